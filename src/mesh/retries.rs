@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::duration::{WrittenDuration, format_duration};
 
 /// When a request is tried again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RetryRule {
     /// How often; 0 never.
     pub attempts: u32,

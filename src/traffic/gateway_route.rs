@@ -22,8 +22,8 @@ use super::object::{self, ObjectMeta, Reason};
 use super::re2;
 use super::route::{
     CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRule, Mirror, PathMatch, PathRewrite,
-    RedirectPath, RedirectPort, RedirectRule, RequestMatch, Rewrite, RulePlace, TcpRule, TextMatch,
-    is_text, place,
+    RedirectPath, RedirectPort, RedirectRule, RequestMatch, Rewrite, RulePlace, RuleTerms, TcpRule,
+    TextMatch, is_text, place,
 };
 use crate::codes;
 use crate::mesh::{RetryRule, command_operators};
@@ -311,7 +311,8 @@ struct RuleReader<'a> {
 
 impl RuleReader<'_> {
     fn rule(&mut self, raw: RawGatewayRule, path: &str) -> HttpRule {
-        let mut rule = HttpRule { name: raw.name, is_strict: true, ..HttpRule::default() };
+        let terms = RuleTerms { name: raw.name, is_strict: true, ..RuleTerms::default() };
+        let mut rule = HttpRule::from(terms);
         let matches =
             if raw.matches.is_empty() { vec![RawGatewayMatch::default()] } else { raw.matches };
         let matches = matches.into_iter().enumerate();
@@ -324,7 +325,8 @@ impl RuleReader<'_> {
             let is_used = raw.weight != Some(0);
             is_used.then(|| Destination { index, ..self.weighted(raw, &path, &mut rule.refused) })
         });
-        rule.destinations = backends.collect();
+        let destinations = backends.collect();
+        rule.destinations = destinations;
         let sum: u64 = rule.destinations.iter().map(|one| u64::from(one.weight)).sum();
         if u32::try_from(sum).is_err() {
             self.refuse(&mut rule.refused, path, "weights come to more than 4294967295");
@@ -515,7 +517,7 @@ impl RuleReader<'_> {
         Some(Destination { port: raw.port, ..Destination::to(host) })
     }
 
-    fn filter(&mut self, raw: RawFilter, path: &str, rule: &mut HttpRule) {
+    fn filter(&mut self, raw: RawFilter, path: &str, rule: &mut RuleTerms) {
         let headers = rule.headers.get_or_insert_default();
         match raw {
             RawFilter { request_header_modifier: Some(raw), .. } => {

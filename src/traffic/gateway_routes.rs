@@ -16,7 +16,7 @@ use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use super::route::{
     ConnectionMatch, Destination, FixedResponse, HttpRule, MESH, PathMatch, RequestMatch,
-    RouteOrigin, RulePlace, TcpRule,
+    RouteOrigin, RulePlace, RuleTerms, TcpRule,
 };
 use super::virtual_service::VirtualService;
 use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace, SortedMap};
@@ -133,9 +133,10 @@ impl GatewayRouteObjects {
                     if route.kind == "TLSRoute" { tls.push(rule) } else { tcp.push(rule) }
                 }
                 for rule in &route.rules {
-                    for one in &*rule.matches {
+                    for one in &rule.matches {
                         let one = RequestMatch { port: parent.port, ..one.clone() };
-                        let mut rule = HttpRule { matches: [one].into(), ..rule.clone() };
+                        let mut rule = rule.clone();
+                        rule.matches = [one].into();
                         rule.place.of = Some(Arc::clone(&origin));
                         for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
                             to.invalid = !allowed(&*to);
@@ -194,12 +195,12 @@ fn only_of_grpc(rules: &[HttpRule]) -> Vec<HttpRule> {
     }
     let closed = ports.into_iter().map(|(port, of)| {
         let every = RequestMatch { port: Some(port), ..RequestMatch::default() };
-        HttpRule {
-            place: RulePlace { of, ..RulePlace::default() },
+        let terms = RuleTerms {
             matches: [every].into(),
             response: Some(Box::new(FixedResponse { status: 404, body: None })),
-            ..HttpRule::default()
-        }
+            ..RuleTerms::default()
+        };
+        HttpRule { place: RulePlace { of, ..RulePlace::default() }, ..terms.into() }
     });
     let are_others = rules.iter().any(|one| !is_of_grpc(one));
     closed.filter(|_| are_others).collect()

@@ -14,7 +14,9 @@ use self::raw::{RawIngress, RawIngressBackend, RawIngressClass, RawIngressPath};
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
-use super::route::{Destination, HttpRule, PathMatch, RequestMatch, RulePlace, is_text, place};
+use super::route::{
+    Destination, HttpRule, PathMatch, RequestMatch, RulePlace, RuleTerms, is_text, place,
+};
 use crate::codes;
 use crate::mesh::{IngressMode, IngressSettings};
 use crate::model::Hostname;
@@ -255,7 +257,8 @@ impl IngressReader<'_> {
         };
         let destinations = self.destinations(&raw.backend, &format!("{at}.backend"));
         let matches = [RequestMatch { path, ..RequestMatch::default() }].into();
-        Some(HttpRule { place, matches, destinations, ..HttpRule::default() })
+        let terms = RuleTerms { matches, ..RuleTerms::default() };
+        Some(HttpRule { place, destinations, ..terms.into() })
     }
 
     /// Where requests go; nowhere where that can't be followed, so that they are answered 500.

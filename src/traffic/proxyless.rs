@@ -257,7 +257,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::traffic::route::{Destination, HeaderChanges, RedirectRule, Rewrite};
+    use crate::traffic::route::{Destination, HeaderChanges, RedirectRule, Rewrite, RuleTerms};
 
     fn exact(text: &str) -> TextMatch {
         TextMatch::Exact(text.into())
@@ -312,12 +312,13 @@ mod tests {
         let path = Some(crate::traffic::route::PathRewrite::Whole("/".into()));
         let rewrite = |path, authority| Some(Box::new(Rewrite { path, authority }));
         let redirect = Some(Box::new(RedirectRule::default()));
-        assert!(obstacle(&HttpRule { redirect, ..HttpRule::default() }).is_some());
+        assert!(obstacle(&RuleTerms { redirect, ..RuleTerms::default() }.into()).is_some());
         assert!(
-            obstacle(&HttpRule { rewrite: rewrite(path, None), ..HttpRule::default() }).is_some()
+            obstacle(&RuleTerms { rewrite: rewrite(path, None), ..RuleTerms::default() }.into())
+                .is_some()
         );
         let other_host = rewrite(None, Some("b".into()));
-        let rule = HttpRule { rewrite: other_host, ..HttpRule::default() };
+        let rule = RuleTerms { rewrite: other_host, ..RuleTerms::default() }.into();
         assert_eq!((obstacle(&rule), passed_over(&rule).len()), (None, 1));
         let headers = Some(Box::new(HeaderChanges::default()));
         let to = Destination { headers, ..Destination::invalid() };
@@ -337,7 +338,9 @@ mod tests {
                 statuses: statuses.into(),
                 ..RetryRule::default()
             };
-            passed_over(&HttpRule { retries: Some(Box::new(retries)), ..HttpRule::default() })
+            passed_over(
+                &RuleTerms { retries: Some(Box::new(retries)), ..RuleTerms::default() }.into(),
+            )
         };
         assert_eq!(told("unavailable,connect-failure", &[]), Vec::<String>::new());
         let also = "retriable-status-codes,5xx,reset";

@@ -5,6 +5,7 @@
 //! or the match, so that a 500 stands in its place ([`HttpRule::refused`], [`RequestMatch::refused`]).
 
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -103,22 +104,30 @@ pub struct RulePlace {
     pub path: Option<u32>,
 }
 
-/// What becomes of requests that fit any of some matches. What few rules have is boxed: there may be tens of thousands.
+/// What becomes of requests that fit any of some matches. It reads as its terms do, which are copied where others have them
+/// as well and these change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpRule {
     /// Where it is written.
     pub place: RulePlace,
+    /// Where requests go, by weight. Those of weight 0 are left out, but where there is one alone, whose weight
+    /// says nothing. Where there are none, requests get a 500.
+    pub destinations: Box<[Destination]>,
+    /// What else it says: what thousands of rules may say alike.
+    pub terms: Arc<RuleTerms>,
+}
+
+/// What a rule says, but for where it is and where requests go. What few rules have is boxed: there may be tens of thousands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct RuleTerms {
     /// Its name; empty where it has none.
     pub name: Arc<str>,
     /// Any of these has to fit; none stands for every request.
-    pub matches: Arc<[RequestMatch]>,
+    pub matches: Box<[RequestMatch]>,
     /// A redirect, which comes before all else.
     pub redirect: Option<Box<RedirectRule>>,
     /// An answer by the proxy itself, which comes before destinations.
     pub response: Option<Box<FixedResponse>>,
-    /// Where requests go, by weight. Those of weight 0 are left out, but where there is one alone, whose weight
-    /// says nothing. Where there are none, requests get a 500.
-    pub destinations: Box<[Destination]>,
     /// What of a request is another at its destination.
     pub rewrite: Option<Box<Rewrite>>,
     /// How long the whole of a request may take; `None` for ever.
@@ -215,7 +224,7 @@ pub enum TextMatch {
 }
 
 /// A place where requests or connections go.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Destination {
     /// Its place in the list that names it, from 0.
     pub index: u32,
@@ -236,7 +245,7 @@ pub struct Destination {
 }
 
 /// A redirect.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RedirectRule {
     /// The new path.
     pub path: RedirectPath,
@@ -251,7 +260,7 @@ pub struct RedirectRule {
 }
 
 /// What becomes of the path in a redirect.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum RedirectPath {
     /// It stays.
     #[default]
@@ -263,7 +272,7 @@ pub enum RedirectPath {
 }
 
 /// Which port a redirect names.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum RedirectPort {
     /// The one of the request, or the scheme's where the host is another.
     #[default]
@@ -277,7 +286,7 @@ pub enum RedirectPort {
 }
 
 /// An answer that the proxy gives.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct FixedResponse {
     /// From 200 to 599.
     pub status: u16,
@@ -286,7 +295,7 @@ pub struct FixedResponse {
 }
 
 /// What of a request is another at its destination.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Rewrite {
     /// The path.
     pub path: Option<PathRewrite>,
@@ -295,7 +304,7 @@ pub struct Rewrite {
 }
 
 /// How a path is rewritten.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PathRewrite {
     /// What matched of it becomes this: the prefix, or the whole of another match.
     Matched(Arc<str>),
@@ -306,7 +315,7 @@ pub enum PathRewrite {
 }
 
 /// Failures on purpose. Percentages are per million.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct InjectedFault {
     /// How long requests wait, and how many of them.
     pub delay: Option<(Duration, u32)>,
@@ -315,7 +324,7 @@ pub struct InjectedFault {
 }
 
 /// With what a request is aborted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AbortStatus {
     /// An HTTP status from 200 to 599.
     Http(u16),
@@ -324,7 +333,7 @@ pub enum AbortStatus {
 }
 
 /// Where copies of requests go.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mirror {
     /// The place; its weight says nothing.
     pub destination: Destination,
@@ -333,7 +342,7 @@ pub struct Mirror {
 }
 
 /// Which other origins may ask (CORS).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct CrossOrigin {
     /// The origins.
     pub origins: Box<[TextMatch]>,
@@ -352,7 +361,7 @@ pub struct CrossOrigin {
 }
 
 /// Headers that are changed, of requests and of responses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct HeaderChanges {
     /// Of requests.
     pub request: HeaderEdits,
@@ -363,7 +372,7 @@ pub struct HeaderChanges {
 }
 
 /// Headers that are changed one way. Names are in lower case.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct HeaderEdits {
     /// Those that are set, by name.
     pub set: Box<[(Arc<str>, Arc<str>)]>,
@@ -424,6 +433,26 @@ impl HttpRoutes {
             }
         }
         chosen
+    }
+}
+
+impl Deref for HttpRule {
+    type Target = RuleTerms;
+
+    fn deref(&self) -> &RuleTerms {
+        &self.terms
+    }
+}
+
+impl DerefMut for HttpRule {
+    fn deref_mut(&mut self) -> &mut RuleTerms {
+        Arc::make_mut(&mut self.terms)
+    }
+}
+
+impl From<RuleTerms> for HttpRule {
+    fn from(terms: RuleTerms) -> Self {
+        Self { terms: Arc::new(terms), ..Self::default() }
     }
 }
 

@@ -1,5 +1,5 @@
 //! One copy of what many objects say alike: thousands of rules have the same policy, the same two subsets, and the same
-//! condition on a path.
+//! condition on a path with the same timeout.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::destination_rule::Subset;
 use super::object::ObjectState;
 use super::policy::TrafficPolicy;
-use super::route::RequestMatch;
+use super::route::RuleTerms;
 use crate::model::SortedMap;
 
 /// Parts of objects, of which equal ones are one.
@@ -18,8 +18,8 @@ pub(super) struct SharedParts {
     pub(super) policies: SharedValues<TrafficPolicy>,
     /// The subsets of one rule.
     pub(super) subsets: SharedValues<SortedMap<Arc<str>, Subset>>,
-    /// The conditions of one rule.
-    pub(super) matches: SharedValues<[RequestMatch]>,
+    /// What one rule says of requests.
+    pub(super) terms: SharedValues<RuleTerms>,
     /// What is said of objects: of most of them nothing.
     pub(super) states: SharedValues<ObjectState>,
     /// Names that are no object's own.

@@ -151,7 +151,7 @@ impl VirtualService {
     pub(super) fn share(&mut self, parts: &mut SharedParts) {
         self.gateways.iter_mut().for_each(|gateway| parts.texts.share(gateway));
         for rule in Arc::get_mut(&mut self.http).into_iter().flatten() {
-            parts.matches.share(&mut rule.matches);
+            parts.terms.share(&mut rule.terms);
             rule.destinations.iter_mut().for_each(|to| parts.texts.share(&mut to.subset));
         }
     }

@@ -85,7 +85,7 @@ impl RoutedService {
 
     /// Whether any rule depends on a token.
     pub fn looks_at_claims(&self) -> bool {
-        self.http.rules.iter().flat_map(|rule| &*rule.matches).any(RequestMatch::looks_at_claims)
+        self.http.rules.iter().flat_map(|rule| &rule.matches).any(RequestMatch::looks_at_claims)
     }
 
     /// What is asked of senders, by all its rules.

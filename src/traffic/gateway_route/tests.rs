@@ -94,15 +94,18 @@ fn filters_change_what_they_say() {
           timeouts: {{request: 10s, backendRequest: 2s}}, {BACKEND}}}"
     ));
     assert_eq!(reasons, []);
-    let headers = rule.headers.expect("it has some");
+    let headers = rule.headers.as_ref().expect("it has some");
     assert_eq!((headers.host.as_deref(), headers.request.set.len()), (Some("h"), 1));
-    assert_eq!(rule.rewrite.expect("it has one").path, Some(PathRewrite::Matched("/".into())));
+    assert_eq!(
+        rule.rewrite.as_ref().expect("it has one").path,
+        Some(PathRewrite::Matched("/".into()))
+    );
     assert_eq!(
         rule.mirrors.iter().flatten().map(|one| one.per_million).collect::<Vec<_>>(),
         [250_000]
     );
     assert_eq!(
-        rule.retries.expect("it has some").per_try_timeout.map(|one| one.as_secs()),
+        rule.retries.as_ref().expect("it has some").per_try_timeout.map(|one| one.as_secs()),
         Some(2)
     );
 }

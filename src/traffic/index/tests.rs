@@ -92,7 +92,7 @@ fn what_rules_say_alike_is_there_once() {
         [
             Arc::ptr_eq(policies[0], policies[1]),
             Arc::ptr_eq(&rule.subsets, &other.subsets),
-            Arc::ptr_eq(&http[0].matches, &others[0].matches),
+            Arc::ptr_eq(&http[0].terms, &others[0].terms),
             Arc::ptr_eq(subsets[0], subsets[1]),
         ]
     };

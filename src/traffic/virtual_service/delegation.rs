@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::object::Reason;
 use super::super::route::{
-    HttpRoutes, HttpRule, PathMatch, RequestMatch, RulePlace, SourceMatch, TextMatch,
+    HttpRoutes, HttpRule, PathMatch, RequestMatch, RulePlace, RuleTerms, SourceMatch, TextMatch,
 };
 use super::{Delegate, VirtualService};
 use crate::codes;
@@ -89,13 +89,11 @@ fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
         }
     };
     let joined = joined(&root.name, &its.name);
-    Some(HttpRule {
-        place: RulePlace::default(),
+    let terms = RuleTerms {
         name: joined,
         matches: matches.into(),
         redirect: its.redirect.clone(),
         response: its.response.clone(),
-        destinations: its.destinations.clone(),
         rewrite: its.rewrite.clone().or_else(|| root.rewrite.clone()),
         timeout: its.timeout.or(root.timeout),
         retries: its.retries.clone().or_else(|| root.retries.clone()),
@@ -105,7 +103,8 @@ fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
         headers: its.headers.clone().or_else(|| root.headers.clone()),
         refused: root.refused || its.refused,
         is_strict: root.is_strict || its.is_strict,
-    })
+    };
+    Some(HttpRule { destinations: its.destinations.clone(), ..terms.into() })
 }
 
 fn joined(root: &Arc<str>, its: &Arc<str>) -> Arc<str> {

@@ -14,7 +14,7 @@ use super::super::re2::{self, Regex};
 use super::super::route::{
     AbortStatus, ClaimPath, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits,
     HttpRule, InjectedFault, MESH, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort,
-    RedirectRule, RequestMatch, Rewrite, TextMatch, is_text, place,
+    RedirectRule, RequestMatch, Rewrite, RuleTerms, TextMatch, is_text, place,
 };
 use super::claims::{claim_path, divided};
 use super::raw::{
@@ -43,12 +43,12 @@ impl Reader<'_> {
     pub(super) fn rule(&mut self, raw: RawHttpRule, path: &str) -> (HttpRule, Option<Delegate>) {
         let matches = raw.r#match.into_iter().enumerate();
         let matches = matches.map(|(at, raw)| self.request(raw, &format!("{path}.match[{at}]")));
-        let mut rule = HttpRule {
+        let mut rule = HttpRule::from(RuleTerms {
             name: raw.name,
             matches: matches.collect(),
             timeout: raw.timeout.map(|timeout| timeout.0),
-            ..HttpRule::default()
-        };
+            ..RuleTerms::default()
+        });
         let delegate = raw.delegate.filter(|_| {
             let alone =
                 raw.route.is_empty() && raw.redirect.is_none() && raw.direct_response.is_none();
@@ -74,16 +74,17 @@ impl Reader<'_> {
         }
         self.destinations(raw.route, path, &mut rule);
         self.actions(raw.redirect, raw.direct_response, raw.rewrite, path, &mut rule);
-        let refused = &mut rule.refused;
+        let terms: &mut RuleTerms = &mut rule;
+        let refused = &mut terms.refused;
         let retries = raw.retries.map(|raw| self.retries(raw, &format!("{path}.retries"), refused));
-        rule.retries = retries.map(Box::new);
+        terms.retries = retries.map(Box::new);
         let fault = raw.fault.map(|raw| self.fault(raw, &format!("{path}.fault"), refused));
-        rule.fault = fault.map(Box::new);
+        terms.fault = fault.map(Box::new);
         let cors =
             raw.cors_policy.map(|raw| self.cors(raw, &format!("{path}.corsPolicy"), refused));
-        rule.cors = cors.map(Box::new);
+        terms.cors = cors.map(Box::new);
         let headers = raw.headers.map(|raw| self.headers(raw, &format!("{path}.headers"), refused));
-        rule.headers = headers.map(Box::new);
+        terms.headers = headers.map(Box::new);
         // A share of all hundred where none is given; the newer field counts.
         let share = match (raw.mirror_percentage, raw.mirror_percent) {
             (Some(share), _) => {
@@ -431,7 +432,7 @@ impl Reader<'_> {
         response: Option<RawResponse>,
         rewrite: Option<RawRewrite>,
         path: &str,
-        rule: &mut HttpRule,
+        rule: &mut RuleTerms,
     ) {
         let refused = &mut rule.refused;
         let redirect = redirect.map(|raw| self.redirect(raw, &format!("{path}.redirect"), refused));

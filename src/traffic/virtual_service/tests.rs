@@ -201,7 +201,7 @@ fn no_timeout_may_be_written_as_none_or_as_zero_and_lists_of_names_as_one() {
     );
     assert_eq!(reasons, []);
     assert_eq!(rule.timeout, Some(Duration::ZERO), "which a delegate may say over its root");
-    let cors = rule.cors.expect("it has some");
+    let cors = rule.cors.as_ref().expect("it has some");
     assert_eq!((&*cors.methods, &*cors.headers), ("GET,*", "a, b"));
 }
 
@@ -256,7 +256,7 @@ fn the_host_of_a_request_is_changed_by_either_of_its_names() {
     let (rule, reasons) = rule(
         "headers: {request: {set: {Host: first, X-A: b, ':path': /}, add: {':authority': second}, remove: [U]}}",
     );
-    let changes = rule.headers.expect("it has some");
+    let changes = rule.headers.as_ref().expect("it has some");
     assert_eq!(changes.host.as_deref(), Some("first"));
     assert_eq!(*changes.request.set, [("x-a".into(), "b".into())]);
     assert_eq!(*changes.request.remove, [Arc::from("u")]);
@@ -269,7 +269,7 @@ fn the_host_of_a_request_is_changed_by_either_of_its_names() {
 fn numbers_among_the_retry_conditions_are_statuses() {
     let (rule, reasons) =
         rule("retries: {attempts: 3, perTryTimeout: 2s, retryOn: 'connect-failure, 503, 1000'}");
-    let retries = rule.retries.expect("it has some");
+    let retries = rule.retries.as_ref().expect("it has some");
     assert_eq!(&*retries.on, "connect-failure,1000,retriable-status-codes");
     assert_eq!(*retries.statuses, [503]);
     assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.retryOn")]);
@@ -289,7 +289,7 @@ fn percentages_are_kept_per_million_and_the_newer_field_counts() {
         .map(|one| (one.destination.host.as_str(), one.per_million))
         .collect();
     assert_eq!(shares, [("b.shop.svc.cluster.local", 1_000)]);
-    let fault = rule.fault.expect("it has one");
+    let fault = rule.fault.as_ref().expect("it has one");
     assert_eq!(fault.delay.map(|delay| delay.1), Some(125_000));
     assert_eq!(fault.abort, Some((crate::traffic::route::AbortStatus::Grpc(14), 1_000_000)));
 }
@@ -407,7 +407,7 @@ fn condition_that_says_several_things_is_told() {
 #[test]
 fn retries_without_attempts_are_none_and_that_is_told() {
     let (off, reasons) = rule("retries: {attempts: 0}");
-    assert_eq!((off.retries.map(|one| one.attempts), reasons), (Some(0), Vec::new()));
+    assert_eq!((off.retries.as_ref().map(|one| one.attempts), reasons), (Some(0), Vec::new()));
     let (_, reasons) = rule("retries: {retryOn: 5xx, perTryTimeout: 2s}");
     assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.attempts")]);
 }
