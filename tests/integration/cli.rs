@@ -648,8 +648,12 @@ async fn the_config_cluster_gets_its_gateway_and_no_reader() {
     let output = rig.strait(&["cluster", "add", "hub", "--yes"]).await;
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     assert!(stderr(&output).contains("--gateway"), "{}", stderr(&output));
-    let output =
-        rig.strait(&["cluster", "add", "hub", "--network", "home", "--gateway", "--yes"]).await;
+    let add = ["cluster", "add", "hub", "--network", "home", "--gateway", "--yes"];
+    // Its reader is the control plane's own account, whose rights are the chart's.
+    let output = rig.strait(&[&add[..], &["--gateway-secrets", "edge"]].concat()).await;
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("rbac.gatewaySecrets"), "{}", stderr(&output));
+    let output = rig.strait(&add).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let deployment = get(&rig.hub, "Deployment", "strait-gateway", "east-west-gateway");
     let deployment = deployment.expect("it is made").to_string();

@@ -172,7 +172,7 @@ pub(super) async fn prepare<'a>(
     let remote_uid = remote.uid().await;
     let is_hub = remote_uid.as_ref().is_ok_and(|uid| *uid == hub_uid);
     let has_parts = args.gateway.gateway || args.webhook.is_asked();
-    if is_hub && !has_parts {
+    if is_hub && (!has_parts || !args.gateway_secrets.is_empty()) {
         return Err(of_config_cluster(&format!("context {}", remote.context), hub, &hub_uid));
     }
     let (server, remote_uid) = match is_hub {
@@ -529,7 +529,8 @@ pub(super) fn of_config_cluster(what: &str, hub: &ClusterApi, uid: &str) -> Comm
         hub.context
     );
     CommandFailure::coded(&codes::SAME_CLUSTER_TWICE, fact)
-        .next("name another cluster, or the context of the config cluster by --context\nfor a gateway or injection in the config cluster itself: --gateway, --inject")
+        .next("name another cluster, or the context of the config cluster by --context\nfor a gateway or injection in the config cluster itself: --gateway, --inject\n\
+               for the Secrets of its gateways: rbac.gatewaySecrets of the chart strait, in place of --gateway-secrets")
 }
 
 /// A cluster ID, or what is wrong with it.
