@@ -49,6 +49,16 @@ impl<'a> IngressOutline<'a> {
         services.of_gateway(&server.gateway.name, namespace)
     }
 
+    /// The port that a client means by a number: that of a server, as clients of the router's Service say it, else the router's own.
+    pub(super) fn port_meant(&self, number: u16) -> Option<&GatewayPort<'a>> {
+        let of_server = |port: &&GatewayPort<'_>| {
+            let mut servers = port.http.iter().chain(&port.tcp).chain(&port.tls);
+            servers.any(|placed| placed.server.port == number)
+        };
+        let own = || self.ports.iter().find(|port| port.number == number);
+        self.ports.iter().find(of_server).or_else(own)
+    }
+
     /// The services that requests and connections may go to.
     pub(super) fn destinations(&self) -> BTreeSet<&'a Hostname> {
         let all = self.served().flat_map(|routed| routed.destinations());

@@ -209,7 +209,12 @@ impl ProxyConfig<'_> {
         let all = self.listeners();
         let held = || all.shared.resources().iter().chain(&all.own);
         let named = |name: &str| held().find(|one| *one.name == *name);
-        let found = if is_gateway {
+        let ingress = self.ingress();
+        let found = if let Some(ingress) = &ingress {
+            let number = ingress.port_meant(request.port).map(|port| port.number);
+            let at = number.map(|number| format!("_{number}"));
+            at.and_then(|at| held().find(|one| one.name.ends_with(&at)))
+        } else if is_gateway {
             held().next()
         } else if inbound {
             let served =
@@ -233,15 +238,16 @@ impl ProxyConfig<'_> {
             return;
         };
         walk.listener = Some(found.name.to_string());
+        let is_east_west = is_gateway && ingress.is_none();
         let listener: listener::Listener = decoded(found);
         let mut connection = ArrivingConnection {
             address: meant.address,
             port: request.port,
-            is_tls: request.is_tls || is_gateway,
+            is_tls: request.is_tls || is_east_west,
             server_name: request.sni.as_deref().or(request.is_tls.then_some(&*request.host)),
             protocols: if request.is_tls { &[] } else { &["http/1.1"] },
         };
-        if is_gateway {
+        if is_east_west {
             connection.protocols = &["istio"];
         }
         if inbound {
@@ -379,6 +385,11 @@ impl ProxyConfig<'_> {
             return;
         };
         walk.virtual_host = Some(host.name.clone());
+        if host.require_tls() == route::virtual_host::TlsRequirementType::All && !request.is_tls {
+            (walk.answer, walk.location) = (Some(301), Some(request.in_tls()));
+            walk.outcome = "the client is sent to TLS, by httpsRedirect".to_owned();
+            return;
+        }
         let misfits: Vec<_> =
             host.routes.iter().map(|route| misfit(route.r#match.as_ref(), request)).collect();
         let decided = misfits.iter().position(Option::is_none);

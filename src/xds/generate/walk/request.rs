@@ -129,6 +129,20 @@ impl ProbedRequest {
         Self { path: normalization.applied(&self.path), ..self.clone() }
     }
 
+    /// Where a virtual host that takes TLS alone sends it: to the very same, in TLS.
+    pub(super) fn in_tls(&self) -> String {
+        format!("https://{}{}{}", self.authority(), self.path, self.query_text())
+    }
+
+    /// Its query, behind the question mark where it has one.
+    fn query_text(&self) -> String {
+        let pair = |(name, value): &(String, String)| {
+            if value.is_empty() { name.clone() } else { format!("{name}={value}") }
+        };
+        let pairs: Vec<_> = self.query.iter().map(pair).collect();
+        if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
+    }
+
     /// Status and place of a redirect.
     pub(super) fn redirected(
         &self,
@@ -179,18 +193,10 @@ impl ProbedRequest {
             }
             _ => self.path.clone(),
         };
-        let query: Vec<_> = self
-            .query
-            .iter()
-            .map(
-                |(name, value)| {
-                    if value.is_empty() { name.clone() } else { format!("{name}={value}") }
-                },
-            )
-            .collect();
-        let query = match (query.is_empty() || redirect.strip_query || path.contains('?'), query) {
-            (true, _) => String::new(),
-            (false, query) => format!("?{}", query.join("&")),
+        let query = if redirect.strip_query || path.contains('?') {
+            String::new()
+        } else {
+            self.query_text()
         };
         (status, format!("{scheme}://{host}{port}{path}{query}"))
     }
