@@ -54,7 +54,8 @@ pub(crate) struct ConfigArgs {
 pub(super) const PROXIES: ListedKind = ListedKind {
     path: "/debug/proxies",
     does: "is connected",
-    next: "strait proxy list; one that was refused is not there, and its own log says why",
+    next: "strait proxy list; of several replicas the others have proxies too: ask each (kubectl exec POD -- strait …)\n\
+           one that was refused is nowhere, and its own log says why",
     find,
     describe,
     listing: TableLayout {
