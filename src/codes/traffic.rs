@@ -55,7 +55,8 @@ is followed, since other control planes do the same, and said.";
     /// TLS that can't be made.
     TRAFFIC_TLS = "STR1009", "TLS to a service that can't be made as it is asked for",
         "Name the certificates that the mode needs, or choose another mode.", "\
-The mode needs certificates that the rule doesn't name, or that this kind of proxy can't be given.
+The mode needs certificates that the rule doesn't name, or that this kind of proxy can't be given: Secrets
+(credentialName) are given to routers by any rule, to sidecars by one with a workloadSelector alone.
 Nothing is sent in plain text in its place: the upstream cluster is left out, and requests fail.";
 
     /// A server of a Gateway.

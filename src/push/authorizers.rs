@@ -12,7 +12,7 @@ use crate::mesh::{
     AuthorizationProtocol, AuthorizationProvider, ExtensionProvider, ProviderKind, ProviderService,
     TracingProvider,
 };
-use crate::model::{ClusterId, Hostname, Namespace, Proxy, Resolution};
+use crate::model::{ClusterId, Hostname, Namespace, Proxy, ProxyType, Resolution};
 use crate::traffic::destination_rule::{DestinationRule, RuleClient};
 use crate::traffic::envoy_filter::FilterUpstream;
 
@@ -320,7 +320,8 @@ fn check_rule(rule: &DestinationRule, provider: &ProviderService) -> Result<(), 
         let (host, namespace, name) = by();
         return Err(AuthorizerFault::PassedThrough(host, namespace, name));
     }
-    if !policy.can_be_spoken() {
+    // What routers alone can ask would leave the sidecars that ask it without an answer.
+    if !policy.can_be_spoken_by(ProxyType::Sidecar) {
         let (host, namespace, name) = by();
         return Err(AuthorizerFault::NotSpoken(host, namespace, name));
     }

@@ -18,6 +18,7 @@ pub use self::client_tls::{
 pub(super) use self::raw::{RawTrafficPolicy, pool_limits};
 pub use crate::mesh::{Http2Pings, OutlierDetection, PoolLimits};
 use crate::mesh::{LocalitySetting, UsualLimits};
+use crate::model::ProxyType;
 
 /// What a rule says of how a service is spoken to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -172,9 +173,13 @@ impl PolicyGroups {
         }
     }
 
-    /// Whether there is a way to speak to endpoints as it says.
-    pub fn can_be_spoken(&self) -> bool {
-        self.tls.as_deref() != Some(&ClientTls::Impossible)
+    /// Whether a proxy of that type has a way to speak to endpoints as it says.
+    pub fn can_be_spoken_by(&self, kind: ProxyType) -> bool {
+        match self.tls.as_deref() {
+            Some(ClientTls::Impossible) => false,
+            Some(ClientTls::Foreign(foreign)) => !foreign.by_routers || kind == ProxyType::Router,
+            _ => true,
+        }
     }
 }
 

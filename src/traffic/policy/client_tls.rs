@@ -40,6 +40,8 @@ pub struct ForeignTls {
     pub roots: Option<TrustedRoots>,
     /// The client's own certificate, where it shows one.
     pub client: Option<ClientCertificate>,
+    /// Whether routers alone can speak so: what it takes are Secrets, which sidecars are given by a rule that selects them.
+    pub by_routers: bool,
 }
 
 /// Who may vouch for a server.
@@ -81,7 +83,7 @@ pub struct PairFiles {
 /// Whose policy it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleScope {
-    /// That of a rule for all workloads that see it.
+    /// That of a rule for all workloads that see it. Of these routers may be given Secrets of theirs.
     Everybody,
     /// That of a rule for those of its namespace that its selector selects. They may be given Secrets of theirs.
     Selected,
@@ -172,12 +174,21 @@ impl RawClientTls {
             for (field, _) in files.into_iter().filter(|(_, file)| !file.is_empty()) {
                 replaced(field, "credentialName is there as well, and counts");
             }
-            let secret = secret_name(&self.credential_name, scope);
-            let secret = secret.map_err(|fact| ("credentialName", fact.to_owned()))?;
+            let Some(secret) = secret_name(&self.credential_name) else {
+                let fact = "it names no Secret of the workload's own namespace";
+                return Err(("credentialName", fact.to_owned()));
+            };
+            let by_routers = scope == RuleScope::Everybody;
+            if by_routers {
+                let text = "routers are given this Secret of their namespace; sidecars are given Secrets by rules with a \
+                            workloadSelector alone, and have no way there, rather than one in plain text";
+                let path = format!("{path}.credentialName");
+                reasons.push(Reason::warning(&codes::TRAFFIC_TLS, path, text));
+            }
             let is_mutual = mode == RawTlsMode::Mutual;
             let client = is_mutual.then(|| ClientCertificate::Secret(secret.clone()));
             let roots = (!self.insecure_skip_verify).then_some(TrustedRoots::Secret(secret));
-            return Ok(ClientTls::Foreign(ForeignTls { server, roots, client }));
+            return Ok(ClientTls::Foreign(ForeignTls { server, roots, client, by_routers }));
         }
         for (field, file) in files {
             if let Some(fact) = path_fault(file) {
@@ -207,23 +218,17 @@ impl RawClientTls {
             replaced("insecureSkipVerify", "roots are named, and the server is checked by them");
         }
         let roots = checks.then_some(TrustedRoots::Files(roots));
-        Ok(ClientTls::Foreign(ForeignTls { server, roots, client }))
+        Ok(ClientTls::Foreign(ForeignTls { server, roots, client, by_routers: false }))
     }
 }
 
 /// The Secret that a workload is given by that name.
-fn secret_name(text: &str, scope: RuleScope) -> Result<String, &'static str> {
+fn secret_name(text: &str) -> Option<String> {
     let name = text.strip_prefix("kubernetes://").unwrap_or(text);
     let legal =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    if name.is_empty() || name.len() > 253 || !name.bytes().all(legal) {
-        return Err("it names no Secret of the workload's own namespace");
-    }
-    match scope {
-        RuleScope::Selected => Ok(name.to_owned()),
-        RuleScope::Everybody => Err("sidecars are given Secrets by rules with a workloadSelector \
-                                     alone: add one, or name files at the proxy"),
-    }
+    let is_one = !name.is_empty() && name.len() <= 253 && name.bytes().all(legal);
+    is_one.then(|| name.to_owned())
 }
 
 /// Why a proxy can't be told of the file at that path. Envoy reads it; its name stands among others in the name of a

@@ -21,8 +21,8 @@ use super::{any, duration, encode, seconds};
 use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ByName, EndpointRef, IstioFilter, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution,
-    TlsMode,
+    ByName, EndpointRef, IstioFilter, Locality, NamedEndpoint, Port, Protocol, Proxy, ProxyType,
+    Resolution, TlsMode,
 };
 use crate::push::PushContext;
 use crate::push::subset::{SubsetFilter, is_known_to_gateways};
@@ -60,6 +60,8 @@ const DNS_CLUSTER_SINCE: (u32, u32) = (1, 36);
 /// In which form a proxy takes upstream clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ClusterFormat {
+    /// Routers are given Secrets by rules by which sidecars are not.
+    pub(super) kind: ProxyType,
     pub(super) secrets: Secrets,
     /// Whether it knows `envoy.clusters.dns`, beside which `STRICT_DNS` and its fields are deprecated.
     pub(super) dns_cluster: bool,
@@ -75,6 +77,7 @@ impl ClusterFormat {
         let dns_cluster = proxy.envoy_release.is_some_and(|release| release >= DNS_CLUSTER_SINCE);
         let filters = proxy.istio_filters;
         Self {
+            kind: proxy.kind,
             secrets: Secrets::of(proxy),
             dns_cluster,
             exchanges: filters.has(IstioFilter::UpstreamMetadataExchange),
@@ -164,7 +167,8 @@ impl ClusterInputs<'_> {
         let mesh = &self.context.mesh;
         let parts = proxied.flat_map(|port| parts(mesh, &rules, rule, service, port));
         let is_client = self.view.role == Role::Client;
-        let parts = parts.filter(|part| !is_client || part.policy.can_be_spoken());
+        let speaks = |part: &ServicePart<'_>| part.policy.can_be_spoken_by(self.form.kind);
+        let parts = parts.filter(|part| !is_client || speaks(part));
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),

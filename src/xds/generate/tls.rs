@@ -130,7 +130,7 @@ impl Secrets {
 
 /// A client's transport socket to a server that knows nothing of the mesh.
 pub(super) fn foreign(
-    ForeignTls { server, roots, client }: &ForeignTls,
+    ForeignTls { server, roots, client, .. }: &ForeignTls,
     alpn: &[&str],
     taken: &MeshTls,
 ) -> core::TransportSocket {
