@@ -287,6 +287,19 @@ fn each_difference_from_istio_names_the_case_or_the_test_that_holds_it() {
 }
 
 #[test]
+fn the_guide_lists_the_examples_that_real_envoys_hold() {
+    let text = std::fs::read_to_string(root().join("docs/guide/migrate-from-istio.md"));
+    let text = text.expect("the guide");
+    let rows = text.lines().skip_while(|line| !line.ends_with("| tried by |")).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let names = rows.flat_map(|row| row.rsplit('|').nth(1).unwrap_or_default().split(','));
+    let told: BTreeSet<_> = names.map(|name| name.trim().trim_matches('`').to_owned()).collect();
+    let files = below(&root().join("tests/real/examples"), "yaml");
+    let stem = |file: &PathBuf| file.file_stem().expect("a name").to_string_lossy().into_owned();
+    assert_eq!(told, files.iter().map(stem).collect::<BTreeSet<_>>());
+}
+
+#[test]
 fn each_flaw_of_others_names_the_tests_that_hold_it_off() {
     let is_test = among_tests();
     flaws_are_held_off("access.md", "F", 26, &is_test);

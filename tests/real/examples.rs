@@ -1,18 +1,20 @@
 //! Rules as their users write them, and what becomes of the requests that they are about: from Envoys of two versions and by both
-//! forms of the protocol, to pods in two networks. Each file in `examples/` is one, after what the field's guides show: its objects,
+//! forms of the protocol, to pods in two networks, and from outside by gateways. Each file in `examples/` is one, after what the field's guides show: its objects,
 //! and requests with what is expected of all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::apiserver::Apiserver;
+use crate::helper::{Load, TCP_PORT};
 use crate::host::Host;
 use crate::kube::{self, Request, pod};
 use crate::netns::Netns;
 use crate::outside::{self, Outside};
+use crate::rig_check::ask;
 use crate::scenarios::PROPAGATION;
 use crate::steering::{clients, version};
 use crate::wait;
@@ -30,6 +32,8 @@ struct Example {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
+    #[serde(default)]
+    from: AskedFrom,
     #[serde(default = "root")]
     path: String,
     method: Option<String>,
@@ -40,26 +44,50 @@ struct Asked {
     /// How many of them at the same time.
     #[serde(default = "one")]
     at_once: usize,
-    /// All that are seen, and no others.
+    /// Connections of bytes in place of requests, each of which asks in one line.
+    #[serde(default)]
+    bytes: bool,
+    /// All that are seen, and no others; 0 where there is no answer.
     #[serde(default = "ok")]
     statuses: BTreeSet<u16>,
     /// The versions that answer, all of them and no others.
     versions: Option<BTreeSet<String>>,
     /// Of the answers the share of version v2, in percent, from and to.
     share_of_v2: Option<[usize; 2]>,
+    /// And that of cluster b.
+    share_of_b: Option<[usize; 2]>,
     /// How long each takes, from and to.
     takes_seconds: Option<[f64; 2]>,
     /// What each answer has at these places; null where it has nothing there.
     #[serde(default)]
     sees: BTreeMap<String, Value>,
+    /// The places at which all answers have the same.
+    #[serde(default)]
+    alike: BTreeSet<String>,
     /// Where each is sent on to.
     location: Option<String>,
     /// The upstream cluster that gets a copy of each.
     copies_to: Option<String>,
     /// The server that is asked, in place of the echo service.
     url: Option<String>,
+    /// Where its name leads, unless it is that of the server outside.
+    address: Option<String>,
+    /// Whether the client shows a certificate that the server outside has signed.
+    #[serde(default)]
+    shows_certificate: bool,
     /// Whoever asks a server outside the mesh for them: all of these and no others.
     asked_by: Option<Askers>,
+}
+
+/// From where it is asked.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum AskedFrom {
+    /// By clients with a sidecar.
+    #[default]
+    Mesh,
+    /// By somebody that the mesh doesn't know, of each gateway.
+    Outside,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -67,6 +95,8 @@ struct Asked {
 enum Askers {
     /// The egress gateways.
     Gateways,
+    /// The gateway that is asked itself.
+    Gateway,
 }
 
 fn root() -> String {
@@ -85,8 +115,16 @@ fn ok() -> BTreeSet<u16> {
     [200].into()
 }
 
+/// Whoever asks.
+struct Asker<'a> {
+    name: &'a str,
+    netns: &'a Netns,
+    /// Where names of servers lead.
+    address: &'a str,
+}
+
 /// What came of a request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Answer {
     status: u16,
     seconds: f64,
@@ -107,15 +145,15 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     let config = &world.apiservers["a"];
     for file in files {
         let text = std::fs::read_to_string(&file).expect("readable");
-        let text = text.replace("ROOTS", &outside.roots.display().to_string());
+        let text = outside.placed_in(&text);
         let place = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let example: Example =
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{place}: {error}"));
         let applied = AppliedObjects::of(config, &example.objects);
-        for client in clients(world) {
-            for asked in &example.requests {
-                wait::until(PROPAGATION, &format!("{place}: {client}: {asked:?}"), || {
-                    world.hold(client, asked, &outside)
+        for (from, asker) in askers(world, &outside) {
+            for asked in example.requests.iter().filter(|asked| asked.from == from) {
+                wait::until(PROPAGATION, &format!("{place}: {}: {asked:?}", asker.name), || {
+                    world.hold(&asker, asked, &outside)
                 });
             }
         }
@@ -123,15 +161,26 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         let versions = Some(["v1", "v2"].map(str::to_owned).into());
         let plain =
             Asked { versions, times: 60, ..serde_json::from_str("{}").expect("all optional") };
-        for client in clients(world) {
-            wait::until(PROPAGATION, &format!("{place}: {client} is without rules"), || {
-                world.hold(client, &plain, &outside)
+        for (_, asker) in askers(world, &outside).iter().filter(|(from, _)| *from == plain.from) {
+            wait::until(PROPAGATION, &format!("{place}: {} is without rules", asker.name), || {
+                world.hold(asker, &plain, &outside)
             });
         }
     }
     assert_eq!(world.complaints(), Vec::<String>::new());
     assert_eq!(outside.complaints(), Vec::<String>::new());
     outside.end(world);
+}
+
+/// Everybody who asks: clients of the mesh, then somebody outside of it for each gateway.
+fn askers<'a>(world: &'a World, outside: &'a Outside) -> Vec<(AskedFrom, Asker<'a>)> {
+    let of_mesh = clients(world).into_iter().map(|name| {
+        (AskedFrom::Mesh, Asker { name, netns: world.pod(name), address: outside::VIP })
+    });
+    let of_gateway = |address: &&'static str| {
+        (AskedFrom::Outside, Asker { name: address, netns: outside.netns(), address })
+    };
+    of_mesh.chain(outside.gateways.iter().map(of_gateway)).collect()
 }
 
 /// Gives each pod of the echo service the label of its version, and all of cluster a one region, all of b another.
@@ -177,14 +226,18 @@ impl Drop for AppliedObjects<'_> {
 
 impl World {
     /// Makes the requests of a client, and holds what came of them to what is expected.
-    fn hold(&self, client: &str, asked: &Asked, outside: &Outside) -> Result<(), String> {
+    fn hold(&self, asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Result<(), String> {
         let copies = || {
             let Some(cluster) = &asked.copies_to else { return 0 };
             let name = format!("cluster.{cluster}.upstream_rq_total");
-            self.envoy(client).stats("upstream_rq_total$").get(&name).copied().unwrap_or_default()
+            self.envoy(asker.name)
+                .stats("upstream_rq_total$")
+                .get(&name)
+                .copied()
+                .unwrap_or_default()
         };
         let before = copies();
-        let answers = curl(self.pod(client), asked, &outside.roots);
+        let answers = if asked.bytes { lines(asker, asked) } else { curl(asker, asked, outside) };
         if asked.copies_to.is_some() && copies() < before + asked.times as u64 {
             return Err(format!("{} copies after {before}", copies()));
         }
@@ -203,18 +256,32 @@ impl World {
         {
             return Err(format!("answered by {versions:?}"));
         }
-        if let Some([from, to]) = asked.share_of_v2 {
-            let share = versions.iter().filter(|one| **one == "v2").count() * 100 / asked.times;
-            if !(from..=to).contains(&share) {
-                return Err(format!("{share} % to v2"));
+        let of_v2 = versions.iter().filter(|one| **one == "v2").count();
+        let of_b = answers.iter().filter(|answer| answer.body["cluster"] == "b").count();
+        for (who, count, wanted) in
+            [("v2", of_v2, asked.share_of_v2), ("b", of_b, asked.share_of_b)]
+        {
+            let share = count * 100 / asked.times;
+            if wanted.is_some_and(|[from, to]| !(from..=to).contains(&share)) {
+                return Err(format!("{share} % to {who}"));
+            }
+        }
+        for place in &asked.alike {
+            let at = |answer: &Answer| answer.body.pointer(place).map(Value::to_string);
+            let several: BTreeSet<_> = answers.iter().map(at).collect();
+            if several.len() != 1 {
+                return Err(format!("several {place}: {several:?}"));
             }
         }
         let askers =
             answers.iter().filter_map(|answer| answer.body["headers"]["x-asked-by"].as_str());
         let askers: BTreeSet<&str> = askers.collect();
-        if let Some(Askers::Gateways) = asked.asked_by
-            && askers != outside.gateways.iter().copied().collect()
-        {
+        let wanted = match asked.asked_by {
+            Some(Askers::Gateways) => outside.gateways.iter().copied().collect(),
+            Some(Askers::Gateway) => BTreeSet::from([asker.address]),
+            None => askers.clone(),
+        };
+        if askers != wanted {
             return Err(format!("asked by {askers:?}: {:?}", answers.first()));
         }
         answers.iter().try_for_each(|answer| asked.is_met(answer))
@@ -234,9 +301,27 @@ impl Asked {
     }
 }
 
+/// Makes the connections, and has one line answered on each.
+fn lines(asker: &Asker<'_>, asked: &Asked) -> Vec<Answer> {
+    let server = if asked.from == AskedFrom::Outside { asker.address } else { ECHO_VIP };
+    let answers = ask(asker.netns, &Load::tcp(&format!("{server}:{TCP_PORT}"), asked.times));
+    let answered = answers.by.iter().flat_map(|(who, count)| {
+        let (cluster, pod) = who.split_once('/').unwrap_or_default();
+        let body = json!({ "cluster": cluster, "pod": pod });
+        std::iter::repeat_with(move || Answer {
+            status: 200,
+            body: body.clone(),
+            ..Answer::default()
+        })
+        .take(*count)
+    });
+    let failed = answers.failures.values().sum();
+    answered.chain(std::iter::repeat_with(Answer::default).take(failed)).collect()
+}
+
 /// Makes the requests in the client's namespace, where they are redirected as an application's are.
-fn curl(netns: &Netns, asked: &Asked, roots: &Path) -> Vec<Answer> {
-    let mut command = netns.command("curl");
+fn curl(asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Vec<Answer> {
+    let mut command = asker.netns.command("curl");
     let counted = if asked.path.contains('?') { "&n=" } else { "?n=" };
     let server = match &asked.url {
         Some(url) => url.clone(),
@@ -244,14 +329,23 @@ fn curl(netns: &Netns, asked: &Asked, roots: &Path) -> Vec<Answer> {
     };
     let url = format!("{server}{}{counted}[1-{}]", asked.path, asked.times);
     command.args(["-s", "--max-time", "10"]);
-    if asked.url.is_none() {
-        command.args(["-H", "Host: echo"]);
-    } else {
+    if let Some(url) = &asked.url {
         // Each by a connection of its own, so that all gateways have some.
-        command.args(["-H", "Connection: close", "--cacert"]).arg(roots);
-        for port in [80, 443] {
-            command.args(["--resolve", &format!("{}:{port}:{}", outside::NAME, outside::VIP)]);
+        if !asked.headers.contains_key("connection") {
+            command.args(["-H", "Connection: close"]);
         }
+        command.arg("--cacert").arg(&outside.roots);
+        if asked.shows_certificate {
+            command.arg("--cert").arg(&outside.client.certificate);
+            command.arg("--key").arg(&outside.client.key);
+        }
+        let (scheme, server) = url.split_once("://").unwrap_or(("http", url));
+        let usual = if scheme == "https" { "443" } else { "80" };
+        let (name, port) = server.split_once(':').unwrap_or((server, usual));
+        let address = asked.address.as_deref().unwrap_or(asker.address);
+        command.args(["--resolve", &format!("{name}:{port}:{address}")]);
+    } else {
+        command.args(["-H", "Host: echo"]);
     }
     command.args(["-w", "\n%{http_code} %{time_total} %{redirect_url}\n"]);
     if asked.at_once > 1 {

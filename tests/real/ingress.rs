@@ -108,26 +108,26 @@ fn to(host: &str, port: u16) -> Value {
     json!([{ "destination": { "host": host, "port": { "number": port } } }])
 }
 
-/// A Secret with a server's certificate, and the roots of its clients.
-fn certificate(name: &str, of: &Files, clients: &Authority) -> Value {
+/// A Secret with a certificate, and the roots of the other end.
+pub(crate) fn certificate(namespace: &str, name: &str, of: &Files, others: &Authority) -> Value {
     let text = |path| std::fs::read_to_string(path).expect("written before");
     json!({
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
-        "metadata": { "namespace": EDGE, "name": name },
+        "metadata": { "namespace": namespace, "name": name },
         "stringData": {
-            "tls.crt": text(&of.certificate), "tls.key": text(&of.key), "ca.crt": clients.pem(),
+            "tls.crt": text(&of.certificate), "tls.key": text(&of.key), "ca.crt": others.pem(),
         },
     })
 }
 
-/// The gateway's account may list the Secrets of its namespace, as Istio's chart has it.
-fn rights() -> [Value; 2] {
-    let metadata = json!({ "namespace": EDGE, "name": "gateway" });
+/// A gateway's account may list the Secrets of its namespace, as Istio's chart has it.
+pub(crate) fn rights(namespace: &str, account: &str) -> [Value; 2] {
+    let metadata = json!({ "namespace": namespace, "name": account });
     let group = "rbac.authorization.k8s.io";
     let rules =
         json!([{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"] }]);
-    let role = json!({ "apiGroup": group, "kind": "Role", "name": "gateway" });
-    let subjects = json!([{ "kind": "ServiceAccount", "name": "gateway", "namespace": EDGE }]);
+    let role = json!({ "apiGroup": group, "kind": "Role", "name": account });
+    let subjects = json!([{ "kind": "ServiceAccount", "name": account, "namespace": namespace }]);
     let api = format!("{group}/v1");
     [
         json!({ "apiVersion": api, "kind": "Role", "metadata": metadata, "rules": rules }),
@@ -150,7 +150,7 @@ fn populate(apiserver: &Apiserver) {
         namespace(EDGE, json!({})),
         namespace("shop", json!({})),
     ];
-    objects.extend(rights());
+    objects.extend(rights(EDGE, "gateway"));
     let labels = |app: &str, mode: &str| json!({ "app": app, "security.istio.io/tlsMode": mode });
     objects.push(service(EDGE, "gateway", "10.91.0.9", &GATEWAY_PORTS));
     let mut of_gateway = labels("gateway", "istio");
@@ -194,7 +194,7 @@ fn ingresses(apiserver: &Apiserver, hub: &Netns, public: &Authority) {
     apiserver.apply(&[
         class("mesh", "istio.io/ingress-controller"),
         class("other", "example.com/other"),
-        certificate("ingress-cert", &files, public),
+        certificate(EDGE, "ingress-cert", &files, public),
         ingress("foreign", "other", "foreign.example"),
         ingress("own", "mesh", "ingress.example"),
     ]);
@@ -238,8 +238,8 @@ pub(crate) fn run(host: &Host) {
         "caCertificates": text(&public.folder().join("root-cert.pem")),
     });
     apiserver.apply(&[
-        certificate("shop-cert", &of_shop(&public), &public),
-        certificate("mutual-cert", &of_mutual, &public),
+        certificate(EDGE, "shop-cert", &of_shop(&public), &public),
+        certificate(EDGE, "mutual-cert", &of_mutual, &public),
         gateway(
             "gw",
             json!([
@@ -356,7 +356,7 @@ pub(crate) fn run(host: &Host) {
     // A certificate that is renewed, and rules that change, leave listeners as they are.
     let modified = || envoy.stats("listener_manager.listener_(modified|added|in_place_updated)$");
     let before = modified();
-    apiserver.apply(&[certificate("shop-cert", &of_shop(&renewed), &public)]);
+    apiserver.apply(&[certificate(EDGE, "shop-cert", &of_shop(&renewed), &public)]);
     let shop = || secure(hub, "shop.example", &renewed, &[]);
     wait_for("the renewed certificate is shown", shop, answered_by("web-1"));
     let all_to_cart = json!({ "http": [{ "route": to("cart", 80) }] });
@@ -383,7 +383,7 @@ pub(crate) fn run(host: &Host) {
     let told = strait.json("/debug/proxies");
     assert!(told.to_string().contains("kubernetes://absent"), "{told}");
     let files = public.server("absent.example", &["absent.example"]);
-    apiserver.apply(&[certificate("absent", &files, &public)]);
+    apiserver.apply(&[certificate(EDGE, "absent", &files, &public)]);
     wait_for("it is served once its Secret is there", absent, answered_by("cart-1"));
 
     ingresses(&apiserver, hub, &public);

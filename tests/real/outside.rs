@@ -1,5 +1,5 @@
-//! What is outside the mesh, and the way there: a server that no cluster knows, which answers in plain text and in TLS and says
-//! who asked it how, and a service of egress gateways, of Envoys of two versions.
+//! What is outside the mesh, and the ways there and from there: a server that no cluster knows, which answers in plain text and in TLS
+//! and says who asked it how, and a service of gateways, of Envoys of two versions, which let requests out and take them in.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use crate::certs::{Authority, Files};
 use crate::envoy::Envoy;
-use crate::helper::HTTP_PORT;
+use crate::helper::{HTTP_PORT, TCP_PORT};
 use crate::host::Host;
+use crate::ingress;
 use crate::kube::{Request, endpoint_slice, path, pod, service};
 use crate::netns::Netns;
 use crate::process::Process;
@@ -20,19 +21,27 @@ use crate::world::{Proxy, World, bootstrap};
 /// The name of the server, and the address that its ServiceEntries give it.
 pub(crate) const NAME: &str = "outside.example";
 pub(crate) const VIP: &str = "10.40.0.1";
+/// All of its names.
+const NAMES: [&str; 2] = [NAME, "other.example"];
 const SERVER: (&str, &str) = ("outside", "10.10.1.31");
-/// Where it speaks HTTP in plain text, and in TLS.
-const PORTS: [(u16, &str); 2] = [(8081, "plain text"), (8443, "TLS")];
-/// The egress gateways.
+/// Where it speaks HTTP in plain text, in TLS, and in TLS to who shows a certificate.
+const PORTS: [(u16, &str); 3] = [(8081, "plain text"), (8443, "TLS"), (8444, "TLS of both ends")];
+/// Secrets in the namespace of the gateways: a server's certificate for its names, and the client's.
+const SECRETS: [(&str, &[&str]); 2] =
+    [("shop-cert", &["shop.example", "ledger.example"]), ("client-cert", &["caller.example"])];
+/// The gateways.
 const GATEWAYS: [(&str, &str); 2] = [("egress-1", "10.10.1.32"), ("egress-2", "10.10.1.33")];
 const GATEWAY_VIP: &str = "10.91.0.14";
-const GATEWAY_PORTS: [(&str, u16, u16); 2] = [("http", 80, 8080), ("tls", 443, 8443)];
+const GATEWAY_PORTS: [(&str, u16, u16); 3] =
+    [("http", 80, 8080), ("tls", 443, 8443), ("tcp", 9000, TCP_PORT)];
 
 /// All of it, until it is dropped.
 pub(crate) struct Outside {
     /// The root of the server's certificate.
     pub(crate) roots: PathBuf,
-    /// The addresses of the egress gateways that run.
+    /// The certificate that it wants of a client.
+    pub(crate) client: Files,
+    /// The addresses of the gateways that run.
     pub(crate) gateways: Vec<&'static str>,
     objects: Vec<Value>,
     _envoys: Vec<Envoy>,
@@ -47,7 +56,7 @@ impl Outside {
         let (name, ip) = SERVER;
         let server = Rc::new(world.topology.stranger("a", name, ip));
         let answers = echo(host, &server, name, "outside");
-        let configuration = answering(&authority.server(NAME, &[NAME]));
+        let configuration = answering(&authority.server(NAME, &NAMES));
         let mut envoys = vec![start(host, &server, "outside", configuration)];
         let mut pods = vec![server];
 
@@ -61,10 +70,14 @@ impl Outside {
         let endpoints: Vec<_> =
             gateways.iter().map(|((name, ip), _)| ((*name).into(), (*ip).into(), true)).collect();
         let mut objects = vec![endpoint_slice(&service, &endpoints), service];
-        // A gateway takes no mTLS unless its servers say so.
-        let labels = json!({ "app": "egress" });
+        // A gateway takes no mTLS unless its servers say so. By the second label Ingresses find it.
+        let labels = json!({ "app": "egress", "istio": "ingressgateway" });
         let of = gateways.iter();
         objects.extend(of.map(|((name, ip), _)| pod("shop", name, "egress", ip, &labels)));
+        objects.extend(ingress::rights("shop", "egress"));
+        objects.extend(SECRETS.map(|(name, names)| {
+            ingress::certificate("shop", name, &authority.server(name, names), &authority)
+        }));
         world.apiservers["a"].apply(&objects);
         for ((name, ip), program) in &gateways {
             let netns = Rc::new(world.topology.stranger("a", name, ip));
@@ -88,12 +101,30 @@ impl Outside {
         }
         Self {
             roots: authority.folder().join("root-cert.pem"),
+            client: authority.server(SECRETS[1].0, SECRETS[1].1),
             gateways: gateways.iter().map(|((_, ip), _)| *ip).collect(),
             objects,
             _envoys: envoys,
             _echo: answers,
             _pods: pods,
         }
+    }
+
+    /// Where it is, for somebody who asks from outside.
+    pub(crate) fn netns(&self) -> &Netns {
+        self._pods.first().expect("the server's is the first")
+    }
+
+    /// A text with the files that it names in capitals.
+    pub(crate) fn placed_in(&self, text: &str) -> String {
+        let files = [
+            ("ROOTS", &self.roots),
+            ("CLIENT_CERTIFICATE", &self.client.certificate),
+            ("CLIENT_KEY", &self.client.key),
+        ];
+        files.iter().fold(text.to_owned(), |text, (name, file)| {
+            text.replace(name, &file.display().to_string())
+        })
     }
 
     /// What any Envoy has to complain of.
@@ -131,13 +162,19 @@ fn answering(files: &Files) -> Value {
                 "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "app" } }],
             }] },
         } }] });
-        if port == PORTS[1].0 {
+        if port != PORTS[0].0 {
+            let both = port == PORTS[2].0;
+            let roots = both.then(|| json!({ "trusted_ca": { "filename": files.root } }));
             chain["transport_socket"] = json!({ "name": "tls", "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-                "common_tls_context": { "tls_certificates": [{
-                    "certificate_chain": { "filename": files.certificate },
-                    "private_key": { "filename": files.key },
-                }] },
+                "require_client_certificate": both,
+                "common_tls_context": {
+                    "validation_context": roots,
+                    "tls_certificates": [{
+                        "certificate_chain": { "filename": files.certificate },
+                        "private_key": { "filename": files.key },
+                    }],
+                },
             } });
         }
         json!({ "name": how, "address": socket("0.0.0.0", port), "filter_chains": [chain] })

@@ -1,6 +1,6 @@
 //! The application in each pod: says who and where it is, and what it was sent. Port 9000 answers one line per
-//! connection, port 8080 speaks HTTP/1.1, takes a second for what begins with /slow, and fails for /down/CLUSTER in that cluster. Ends with its
-//! namespace.
+//! connection, port 8080 speaks HTTP/1.1, takes a second for what begins with /slow, and fails for /down/CLUSTER in that cluster; it
+//! opens a WebSocket where it is asked to, answers in it, and closes it. Ends with its namespace.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -62,6 +62,7 @@ fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
             let Some((name, value)) = line.trim_end().split_once(':') else { break };
             headers.insert(name.to_ascii_lowercase(), value.trim().into());
         }
+        let websocket = headers.get("upgrade").is_some_and(|upgrade| *upgrade == "websocket");
         if path.starts_with("/slow") {
             wait::pause(Duration::from_secs(1));
         }
@@ -69,6 +70,10 @@ fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
         answer["path"] = path.as_str().into();
         answer["headers"] = headers.into();
         let body = answer.to_string();
+        if websocket {
+            let head = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+            return stream.write_all(format!("{head}{body}\n").as_bytes());
+        }
         let length = body.len();
         let fails = path.split('?').next().and_then(|path| path.strip_prefix("/down/"));
         let fails = fails.is_some_and(|cluster| who["cluster"] == cluster);
