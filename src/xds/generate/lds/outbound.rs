@@ -6,7 +6,7 @@
 //! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; what isn't HTTP passes |
 //! | HTTP, of a service that is told apart by address | `VIP_PORT` as well | the route `HOST:PORT`; what isn't HTTP passes |
 //! | bytes, TLS | `VIP_PORT` | the upstream cluster |
-//! | the same, at a range of addresses | a chain of `0.0.0.0_PORT` | the upstream cluster |
+//! | the same, at a range of addresses, of the service or of a rule | a chain of `0.0.0.0_PORT`, for a name where several share it | the upstream cluster |
 //! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept or unknown ones don't pass | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
 //! | of a Sidecar, HTTP_PROXY | `ADDRESS_PORT` | the route `http_proxy.PORT` |
@@ -22,11 +22,11 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 
 use super::parts::{
-    Families, Http, PLAIN, PLAIN_HTTP, TLS, bool_value, chain, detect, found, http, http_inspector,
+    Families, Http, PLAIN, PLAIN_HTTP, bool_value, chain, detect, found, http, http_inspector,
     is_transparent, listening_on, routes_named, tcp, tcp_limited, tls_inspector, to_port, to_range,
     wildcards,
 };
-use super::ruled::{ConnectionRules, RuledConnections};
+use super::ruled::{ConnectionRules, NamedChain, RuledConnections, completed};
 use super::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use crate::aggregate::MergedService;
 use crate::model::{CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution};
@@ -97,7 +97,7 @@ pub(in crate::xds::generate) fn shared(
                 let spoken = |range: &&IpNet| if range.addr().is_ipv4() { ipv4 } else { ipv6 };
                 for range in service.primary.ranges.iter().filter(spoken) {
                     let wanted = any_address.entry(number).or_default();
-                    wanted.ranges.entry(*range).or_insert((service, port));
+                    wanted.ranges.entry(*range).or_default().push((service, port));
                 }
             }
         }
@@ -261,8 +261,8 @@ struct AnyAddress<'a> {
     /// Requests, whose names lead on.
     http: bool,
     grpc_web: bool,
-    /// Services that have whole ranges. Envoy takes the chain of the longest.
-    ranges: BTreeMap<IpNet, (&'a MergedService, &'a Port)>,
+    /// Services that have whole ranges, of each the oldest first. Envoy takes the chain of the longest.
+    ranges: BTreeMap<IpNet, Vec<(&'a MergedService, &'a Port)>>,
     /// Services without an address whose clients name them when they begin TLS.
     names: BTreeMap<&'a Hostname, (&'a MergedService, &'a Port)>,
     /// Such a service whose clients don't: it takes what is left.
@@ -292,52 +292,19 @@ impl AnyAddress<'_> {
         if self.http {
             chains.push(chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager)));
         }
-        for (range, (service, port)) in &self.ranges {
-            let mut rest = rules.to_service(service, port);
-            if let Some(ruled) = rules.of(service.hostname(), port, None) {
-                let parts = ruled
-                    .by_range
-                    .into_iter()
-                    .filter(|(part, _)| range.contains(part) && part != range);
-                for (part, filter) in parts.filter(|(part, _)| !self.ranges.contains_key(part)) {
-                    chains.push(chain(part.to_string(), Some(to_range(part)), filter));
-                }
-                rest = ruled.rest.unwrap_or(rest);
-            }
-            chains.push(chain(range.to_string(), Some(to_range(*range)), rest));
-            if port.protocol == Protocol::Auto {
-                let plain_http = listener::FilterChainMatch {
-                    prefix_ranges: to_range(*range).prefix_ranges,
-                    ..found(PLAIN, &PLAIN_HTTP)
-                };
-                let manager = one_service(settings, &name, service, port);
-                chains.push(chain(format!("{range} http"), Some(plain_http), http(&manager)));
-            }
+        for (range, services) in &self.ranges {
+            chains.extend(self.at_range(rules, &name, *range, services));
         }
-        let ruled = self.names.iter().map(|(host, (_, port))| (*host, rules.of(host, port, None)));
-        let ruled: BTreeMap<_, _> = ruled
-            .filter_map(|(host, ruled)| {
-                Some((host, ruled.filter(|ruled| !ruled.by_name.is_empty())?))
-            })
-            .collect();
-        let mut names: BTreeSet<Arc<str>> = self
-            .names
-            .keys()
-            .filter(|host| !ruled.contains_key(*host))
-            .map(|host| host.as_str().into())
-            .collect();
-        for (name, chain) in ruled.values().flat_map(|ruled| &ruled.by_name) {
-            if names.insert(Arc::clone(name)) {
-                chains.push(chain.clone());
-            }
-        }
-        let others = self.names.iter().filter(|(host, _)| !ruled.contains_key(*host));
-        for (host, (service, port)) in others {
-            let named = listener::FilterChainMatch {
-                server_names: vec![host.to_string()],
-                ..found(TLS, &[])
-            };
-            chains.push(chain(host.to_string(), Some(named), rules.to_service(service, port)));
+        let named = self.by_name(rules);
+        let mut asks_for_names = chains.iter().any(is_named);
+        asks_for_names |= !named.is_empty();
+        chains.extend(named.into_iter().map(|one| one.chain));
+        if let Some((service, port)) = self.rest
+            && let Some(ruled) = rules.of(service.hostname(), port, None)
+        {
+            let parts = ruled.by_range.into_iter();
+            let parts = parts.filter(|(range, _)| !self.ranges.contains_key(range));
+            chains.extend(parts.map(|(range, filter)| of_range(range, filter)));
         }
         let rest = match self.rest {
             Some((service, port)) => {
@@ -352,10 +319,12 @@ impl AnyAddress<'_> {
             default_filter_chain: Some(rest),
             ..handed_over(name, &wildcards, port)?
         };
-        let sniffs =
-            self.http || self.ranges.values().any(|(_, port)| port.protocol == Protocol::Auto);
+        let is_sniffed = |services: &Vec<(&MergedService, &Port)>| {
+            services.first().is_some_and(|(_, port)| port.protocol == Protocol::Auto)
+        };
+        let sniffs = self.http || self.ranges.values().any(is_sniffed);
         let mut filters = Vec::new();
-        if !self.names.is_empty() {
+        if asks_for_names {
             filters.push(tls_inspector());
         }
         if sniffs {
@@ -363,6 +332,85 @@ impl AnyAddress<'_> {
         }
         Some(if filters.is_empty() { listener } else { detect(settings, filters, listener) })
     }
+
+    /// The chains of a range that services have. The first of them takes what rules and names leave.
+    fn at_range(
+        &self,
+        rules: ConnectionRules<'_>,
+        listener: &str,
+        range: IpNet,
+        services: &[(&MergedService, &Port)],
+    ) -> Vec<listener::FilterChain> {
+        let mut chains = Vec::new();
+        let (mut named, mut taken) = (Vec::new(), BTreeSet::new());
+        let mut first = None;
+        for (service, port) in services {
+            let ruled = rules.of(service.hostname(), port, None).unwrap_or_default();
+            let is_by_name = !ruled.by_name.is_empty();
+            let own = if is_by_name {
+                ruled.by_name.iter().filter_map(|one| one.part(range)).collect()
+            } else if services.len() > 1 && port.protocol.begins_tls() {
+                let name = service.hostname().as_str().into();
+                vec![NamedChain::new(name, rules.to_service(service, port)).within(range)]
+            } else {
+                Vec::new()
+            };
+            named.extend(
+                own.into_iter().filter(|one| taken.insert((one.range, Arc::clone(&one.name)))),
+            );
+            if !is_by_name && first.is_none() {
+                first = Some((*service, *port, ruled));
+            }
+        }
+        if let Some((service, port, ruled)) = first {
+            let whole = ruled.by_range.iter().find(|(part, _)| part.contains(&range));
+            let whole = whole.map(|(_, filter)| filter.clone()).or(ruled.rest);
+            let parts = ruled.by_range.into_iter();
+            let parts = parts.filter(|(part, _)| range.contains(part) && *part != range);
+            let parts = parts.filter(|(part, _)| !self.ranges.contains_key(part));
+            chains.extend(parts.map(|(part, filter)| of_range(part, filter)));
+            chains.push(of_range(range, whole.unwrap_or_else(|| rules.to_service(service, port))));
+            if port.protocol == Protocol::Auto {
+                let plain_http = listener::FilterChainMatch {
+                    prefix_ranges: to_range(range).prefix_ranges,
+                    ..found(PLAIN, &PLAIN_HTTP)
+                };
+                let manager = one_service(rules.settings, listener, service, port);
+                chains.push(chain(format!("{range} http"), Some(plain_http), http(&manager)));
+            }
+        }
+        chains.extend(completed(named).into_iter().map(|one| one.chain));
+        chains
+    }
+
+    /// The chains for names of services that have no address.
+    fn by_name(&self, rules: ConnectionRules<'_>) -> Vec<NamedChain> {
+        let ruled = self.names.iter().map(|(host, (_, port))| (*host, rules.of(host, port, None)));
+        let ruled: BTreeMap<_, _> = ruled
+            .filter_map(|(host, ruled)| {
+                Some((host, ruled.filter(|ruled| !ruled.by_name.is_empty())?))
+            })
+            .collect();
+        let others = || self.names.iter().filter(|(host, _)| !ruled.contains_key(*host));
+        let mut taken: BTreeSet<(Option<IpNet>, Arc<str>)> =
+            others().map(|(host, _)| (None, host.as_str().into())).collect();
+        let of_rules = ruled.values().flat_map(|ruled| &ruled.by_name);
+        let of_rules = of_rules.filter(|one| taken.insert((one.range, Arc::clone(&one.name))));
+        let mut named: Vec<NamedChain> = of_rules.cloned().collect();
+        named.extend(others().map(|(host, (service, port))| {
+            NamedChain::new(host.as_str().into(), rules.to_service(service, port))
+        }));
+        completed(named)
+    }
+}
+
+fn is_named(chain: &listener::FilterChain) -> bool {
+    chain.filter_chain_match.as_ref().is_some_and(|wanted| !wanted.server_names.is_empty())
+}
+
+/// The chain of a range of addresses.
+fn of_range(range: IpNet, filter: listener::Filter) -> listener::FilterChain {
+    chain(range.to_string(), Some(to_range(range)), filter)
 }
 
 /// The ports at which a service is reached, each with the port of it that is meant: its own, and those of a Sidecar's
@@ -455,7 +503,7 @@ impl<'a> PlacedPort<'a> {
                 ..handed_over(name, &[address], number)?
             }
         } else {
-            let ruled = rules.of(service.hostname(), port, None).unwrap_or_default();
+            let ruled = rules.of(service.hostname(), port, Some(address)).unwrap_or_default();
             let rest = || rules.to_service(service, port);
             for_one_service(settings, (address, number), (service, port), ruled, rest)?
         };
@@ -475,7 +523,7 @@ fn for_one_service(
     let listener = handed_over(name.clone(), &[address], number)?;
     if !ruled.by_name.is_empty() {
         // What begins TLS with another name, or none, is closed.
-        let filter_chains = ruled.by_name.into_iter().map(|(_, chain)| chain).collect();
+        let filter_chains = ruled.by_name.into_iter().map(|one| one.chain).collect();
         let listener = listener::Listener { filter_chains, ..listener };
         return Some(detect(settings, vec![tls_inspector()], listener));
     }

@@ -1,5 +1,6 @@
 //! Connections that rules lead elsewhere than to their service. (docs/reference/traffic.md, "TCP and TLS routes".)
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use prost::Message;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 
-use super::parts::{TLS, chain, found, tcp, tcp_limited, tcp_weighted};
+use super::parts::{TLS, chain, found, tcp, tcp_limited, tcp_weighted, to_range};
 use super::{ConnectionLimits, TrafficSettings};
 use crate::aggregate::MergedService;
 use crate::model::{Hostname, Port};
@@ -27,18 +28,75 @@ use crate::xds::names::OutboundName;
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuledConnections {
     /// Chains for names that clients give when they begin TLS. Where there are any, other names lead nowhere.
-    pub(super) by_name: Vec<(Arc<str>, listener::FilterChain)>,
+    pub(super) by_name: Vec<NamedChain>,
     /// Ranges of addresses, each with its own way.
     pub(super) by_range: Vec<(IpNet, listener::Filter)>,
     /// All else, where that is said.
     pub(super) rest: Option<listener::Filter>,
 }
 
+/// A chain for a name that clients give when they begin TLS.
+#[derive(Debug, Clone)]
+pub(super) struct NamedChain {
+    pub(super) name: Arc<str>,
+    /// The addresses that clients mean; `None` for all that the listener takes.
+    pub(super) range: Option<IpNet>,
+    pub(super) chain: listener::FilterChain,
+}
+
+impl NamedChain {
+    /// For the name at any address.
+    pub(super) fn new(name: Arc<str>, filter: listener::Filter) -> Self {
+        let names = if *name == *"*" { Vec::new() } else { vec![name.to_string()] };
+        let named = listener::FilterChainMatch { server_names: names, ..found(TLS, &[]) };
+        let chain = chain(&*name, Some(named), filter);
+        Self { name, range: None, chain }
+    }
+
+    /// The same for addresses of a range.
+    pub(super) fn within(&self, range: IpNet) -> Self {
+        let mut chain = self.chain.clone();
+        chain.name = format!("{range} {}", self.name);
+        let wanted = chain.filter_chain_match.get_or_insert_default();
+        wanted.prefix_ranges = to_range(range).prefix_ranges;
+        Self { name: Arc::clone(&self.name), range: Some(range), chain }
+    }
+
+    /// The part of it that is for addresses of a range: those of the narrower of the two.
+    pub(super) fn part(&self, range: IpNet) -> Option<Self> {
+        match self.range {
+            Some(own) if range.contains(&own) => Some(self.clone()),
+            Some(own) if !own.contains(&range) => None,
+            _ => Some(self.within(range)),
+        }
+    }
+}
+
+/// With each range the names that hold at wider ones and everywhere, where it has no way of its own for them: Envoy asks for
+/// the longest range first, and then for names of that range alone.
+pub(super) fn completed(mut named: Vec<NamedChain>) -> Vec<NamedChain> {
+    let ranges: BTreeSet<IpNet> = named.iter().filter_map(|one| one.range).collect();
+    let mut copies = Vec::new();
+    for range in ranges {
+        let mut wider: Vec<&NamedChain> = named
+            .iter()
+            .filter(|one| one.range.is_none_or(|wider| wider != range && wider.contains(&range)))
+            .collect();
+        wider.sort_by_key(|one| Reverse(one.range.map(|wider| wider.prefix_len())));
+        let own = named.iter().filter(|one| one.range == Some(range));
+        let mut names: BTreeSet<&Arc<str>> = own.map(|one| &one.name).collect();
+        let lacking = wider.into_iter().filter(|one| names.insert(&one.name));
+        copies.extend(lacking.map(|one| one.within(range)));
+    }
+    named.extend(copies);
+    named
+}
+
 impl RuledConnections {
     /// What tells them from others at one address, where no ranges are told apart.
     pub(super) fn encoded(&self) -> Arc<[u8]> {
         let mut bytes = Vec::new();
-        for (_, chain) in &self.by_name {
+        for NamedChain { chain, .. } in &self.by_name {
             chain.encode_length_delimited(&mut bytes).expect("a vector has room");
         }
         if let Some(rest) = &self.rest {
@@ -87,10 +145,21 @@ impl ConnectionRules<'_> {
         let host = HostPattern::of_service(host);
         let mut objects = self.context.traffic.routed_of_host(&host, namespace, selection);
         let routed = objects.find(|routed| self.by(routed, port, address).is_some())?;
-        let fits = |one: &&ConnectionMatch| one.fits(namespace, selection, port.number, address);
+        // Where no address is known, the chain says of which it is.
+        let (range, name) = match chain.split_once(' ') {
+            Some((range, name)) => (range.parse::<IpNet>().ok(), name),
+            None => (chain.parse::<IpNet>().ok(), chain),
+        };
+        let is_there = |one: &ConnectionMatch| {
+            let within = |to: &IpNet| range.is_some_and(|range| to.contains(&range));
+            address.is_some() || one.to.is_empty() || one.to.iter().any(within)
+        };
+        let fits = |one: &&ConnectionMatch| {
+            one.fits(namespace, selection, port.number, address) && is_there(one)
+        };
         let names = |rule: &TcpRule| {
             let mut matches = rule.matches.iter().filter(fits);
-            matches.any(|one| one.server_names.iter().any(|name| **name == *chain))
+            matches.any(|one| one.server_names.iter().any(|own| **own == *name))
         };
         let by_name = || routed.service.tls.iter().find(|rule| names(rule));
         if port.protocol.begins_tls()
@@ -116,10 +185,16 @@ impl ConnectionRules<'_> {
             let mut seen = BTreeSet::new();
             for rule in &routed.service.tls {
                 for one in rule.matches.iter().filter(fits) {
-                    for name in one.server_names.iter().filter(|name| seen.insert(Arc::clone(name)))
-                    {
-                        let chain = self.named(name, routed, rule, port.number);
-                        found.by_name.push((Arc::clone(name), chain));
+                    let is_anywhere = address.is_some() || one.to.is_empty();
+                    for name in &one.server_names {
+                        let filter = self.filter(routed, rule, port.number);
+                        let chain = NamedChain::new(Arc::clone(name), filter);
+                        let ways = match is_anywhere {
+                            true => vec![chain],
+                            false => one.to.iter().map(|range| chain.within(*range)).collect(),
+                        };
+                        let first = |way: &NamedChain| seen.insert((way.range, Arc::clone(name)));
+                        found.by_name.extend(ways.into_iter().filter(first));
                     }
                 }
             }
@@ -154,9 +229,7 @@ impl ConnectionRules<'_> {
         rule: &TcpRule,
         port: u16,
     ) -> listener::FilterChain {
-        let names = if name == "*" { Vec::new() } else { vec![name.to_owned()] };
-        let named = listener::FilterChainMatch { server_names: names, ..found(TLS, &[]) };
-        chain(name, Some(named), self.filter(routed, rule, port))
+        NamedChain::new(name.into(), self.filter(routed, rule, port)).chain
     }
 
     /// Passes bytes to a port of a service, as the rule in force for such a client holds connections.
