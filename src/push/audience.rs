@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use super::interest::{Changes, Dep, Interest};
-use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, reach, same_access};
+use super::reach::reach;
+use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, same_access};
 
 impl Changes {
     /// Finds out which of the streams each part of it concerns.

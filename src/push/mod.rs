@@ -20,6 +20,7 @@ mod loop_counters;
 pub mod lost_endpoints;
 mod numbers;
 pub mod proxy;
+pub mod reach;
 mod reason;
 pub mod scope;
 pub mod shared;

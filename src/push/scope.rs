@@ -12,10 +12,11 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::context::{Private, PushContext, Whereabouts};
+use super::reach::{definitions, same_before_ports};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, ExportTo, Hostname, Namespace, NetworkId, Protocol, Proxy, ProxyType, Resolution,
-    Service, TargetPort,
+    ClusterId, ExportTo, Hostname, NetworkId, Protocol, Proxy, ProxyType, Resolution, Service,
+    TargetPort,
 };
 use crate::registry::ShardKey;
 
@@ -188,58 +189,6 @@ pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeS
 pub fn is_looked_at(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> bool {
     let differ = hosts.iter().filter(|host| !same_before_ports(versions, host));
     differ.take(LOOKED_AT_MAX + 1).count() <= LOOKED_AT_MAX
-}
-
-/// Whether a name's definitions, and the rules for all, are the same in both versions but for what is behind ports
-/// ([`MergedService::same_before_ports`]): then nobody but the pods that serve it can see a difference.
-pub fn same_before_ports(versions: [&PushContext; 2], host: &Hostname) -> bool {
-    let [then, since] = versions.map(|context| {
-        let private = context.private.get(host).into_iter().flat_map(|private| private.keys());
-        (context.services.contains_key(host), private)
-    });
-    let [old, new] = versions.map(|context| definitions(context, host));
-    let [before, now] = versions;
-    Arc::ptr_eq(&before.traffic, &now.traffic)
-        // Who is reached in another way may be seen otherwise, too.
-        && Arc::ptr_eq(&before.networks, &now.networks)
-        && Arc::ptr_eq(&before.clusters, &now.clusters)
-        && then.0 == since.0
-        && then.1.eq(since.1)
-        && old.zip(new).all(|(old, new)| old.same_before_ports(new))
-}
-
-/// The namespaces that alone can see a change of `hosts` which is all [behind their ports](same_before_ports): those of
-/// the pods that may serve them. `None` where it may be seen from elsewhere.
-pub fn reach(
-    versions: [&PushContext; 2],
-    hosts: &BTreeSet<Hostname>,
-) -> Option<BTreeSet<Namespace>> {
-    if !hosts.iter().all(|host| same_before_ports(versions, host)) {
-        return None;
-    }
-    let merged = hosts
-        .iter()
-        .flat_map(|host| versions.into_iter().flat_map(move |context| definitions(context, host)));
-    let mut namespaces = BTreeSet::new();
-    for own in merged.flat_map(|merged| merged.by_cluster.values()) {
-        // What a gateway of a network listens on is what its clients are sent to.
-        if own.has_network_label() {
-            return None;
-        }
-        if !namespaces.contains(&own.namespace) {
-            namespaces.insert(own.namespace.clone());
-        }
-    }
-    Some(namespaces)
-}
-
-/// All definitions of a name, those that one namespace has for itself behind the others.
-pub fn definitions<'a>(
-    context: &'a PushContext,
-    host: &Hostname,
-) -> impl Iterator<Item = &'a Arc<MergedService>> {
-    let private = context.private.get(host).into_iter().flat_map(|all| all.values());
-    context.services.get(host).into_iter().chain(private)
 }
 
 /// Everything of a name's definitions but what is behind its ports: who asks for an address, and whom it is

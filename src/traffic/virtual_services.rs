@@ -46,6 +46,26 @@ impl RoutedService {
         routed
     }
 
+    /// Whether it is the same but for what becomes of requests, be they answered elsewhere.
+    fn is_same_beside_requests(&self, other: &Self) -> bool {
+        let VirtualService {
+            meta,
+            origin,
+            hosts,
+            gateways,
+            export_to,
+            tls,
+            tcp,
+            http: _,
+            delegates: _,
+        } = &*self.service;
+        let of = &*other.service;
+        (meta, origin, hosts, gateways) == (&of.meta, &of.origin, &of.hosts, &of.gateways)
+            && (export_to, tls, tcp) == (&of.export_to, &of.tls, &of.tcp)
+            && self.http.origin == other.http.origin
+            && self.portless == other.portless
+    }
+
     /// Whether `other` names the same as it where it holds for a host, so that both may hold for that: VirtualServices may.
     pub fn shares_host(&self, other: &Self, host: &HostPattern) -> bool {
         let is_one = |one: &Self| one.http.origin.object_kind() == "VirtualService";
@@ -302,6 +322,20 @@ impl VirtualServices {
             }
         }
         Some(namespaces)
+    }
+
+    /// Whether nothing but what becomes of requests is other than in `before`: all hold for whom they did, and may lead where
+    /// they did.
+    pub fn differs_in_requests_alone(&self, before: &Self) -> bool {
+        let is_same = |(old, new): (&Arc<RoutedService>, &Arc<RoutedService>)| {
+            Arc::ptr_eq(old, new) || old.is_same_beside_requests(new)
+        };
+        self.destinations == before.destinations
+            && self.special_namespaces == before.special_namespaces
+            && self.differing(before).all(|(_, versions)| {
+                let [Some(old), Some(new)] = versions else { return false };
+                old.len() == new.len() && old.iter().zip(&**new).all(is_same)
+            })
     }
 
     /// Of each host with other rules the objects before and now.

@@ -13,7 +13,6 @@
 mod besides;
 mod carry_over;
 mod lens;
-mod rule_difference;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

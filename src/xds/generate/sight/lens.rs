@@ -6,12 +6,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::rule_difference::RuleDifference;
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Namespace, Protocol, Proxy, Service};
 use crate::push::PushContext;
 use crate::push::proxy::{oldest_first, served_of};
-use crate::push::scope::{SeenChanges, Wildcard, definitions, same_before_ports};
+use crate::push::reach::{RuleDifference, definitions, same_before_ports};
+use crate::push::scope::{SeenChanges, Wildcard};
 use crate::push::subset::{SubsetFilter, subset_names};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
 use crate::traffic::envoy_filter::PatchPlace;
@@ -211,11 +211,18 @@ impl<'a> Lens<'a> {
         Arc::ptr_eq(before, now)
     }
 
+    /// Whether proxies of a namespace see no difference, unless it is one of routes.
+    fn is_seen_by_routes_alone(&self, namespace: &Namespace) -> bool {
+        self.is_behind_ports
+            || self.rules.is_of_requests_alone
+            || self.rules.is_unseen_in(namespace)
+    }
+
     pub(super) fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
         if self.is_rescoped(&view.namespace) {
             return false;
         }
-        if self.is_behind_ports || self.rules.is_unseen_in(&view.namespace) {
+        if self.is_seen_by_routes_alone(&view.namespace) {
             return true;
         }
         let [before, now] = self.both().map(|common| common.outbound(view, form));
@@ -232,7 +239,7 @@ impl<'a> Lens<'a> {
         {
             return false;
         }
-        if self.is_behind_ports || self.rules.is_unseen_in(&class.namespace) {
+        if self.is_seen_by_routes_alone(&class.namespace) {
             return true;
         }
         let key = (self.class(class), form);
@@ -300,7 +307,7 @@ impl<'a> Lens<'a> {
 
     /// The addresses of pods whose listeners differ.
     pub(super) fn other_pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<[IpAddr]> {
-        if self.is_behind_ports {
+        if self.is_behind_ports || self.rules.is_of_requests_alone {
             return Arc::default();
         }
         let key = (self.projected(view), form);
@@ -452,7 +459,7 @@ impl<'a> Lens<'a> {
         if self.is_rescoped(&view.namespace) {
             return false;
         }
-        if self.is_behind_ports || self.rules.is_unseen_in(&view.namespace) {
+        if self.is_seen_by_routes_alone(&view.namespace) {
             return true;
         }
         let [before, now] = self.both().map(|common| common.names(view, given));
@@ -521,7 +528,8 @@ impl<'a> Lens<'a> {
         old != new
             || new.iter().any(|gateway| !services[0].binds_as(services[1], &gateway.name))
             || self.may_serve(&proxy.cluster, proxy.namespace())
-            || (!self.is_behind_ports && {
+            // Rules that are bound to none of its Gateways change nothing of what they lead to.
+            || (!self.is_behind_ports && !self.rules.is_of_routes_alone && {
                 // The same in both, as was found above.
                 let served = self.cache.served(before, &proxy.cluster, proxy.namespace());
                 IngressOutline::of(now, proxy, &served).leads_to_any(self.hosts)

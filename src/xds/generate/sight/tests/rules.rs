@@ -5,6 +5,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::push::reach::RuleDifference;
 
 /// A mesh whose objects can be edited.
 struct Edited {
@@ -14,6 +15,8 @@ struct Edited {
     before: Arc<PushContext>,
     /// Whether those who look are gRPC's own library.
     grpc: Option<GrpcLibrary>,
+    /// What the last change was, and whom it could reach.
+    last: Option<(RuleDifference, Option<BTreeSet<Namespace>>)>,
 }
 
 impl Edited {
@@ -35,7 +38,7 @@ impl Edited {
         mesh.apply(MeshEvent::Registry(all.built()));
         mesh.apply(MeshEvent::Complete);
         let (before, _) = mesh.next_version().expect("a first version");
-        Self { mesh, rules: rules(), kept: Cache::default(), before, grpc: None }
+        Self { mesh, rules: rules(), kept: Cache::default(), before, grpc: None, last: None }
     }
 
     /// Puts an object there, in that version of it; what proxies see of it, by namespace. `None` where no version comes of
@@ -94,6 +97,8 @@ impl Edited {
         };
         let stands = NAMESPACES.map(of);
         let hosts = around([&self.before, &now], &changes.services());
+        let versions = [&*self.before, &*now];
+        self.last = Some((RuleDifference::of(versions, &hosts), reach(versions, &hosts)));
         let seen = self.kept.seen(&self.before, &now, &hosts, &stands);
         self.before = now;
         let seen = seen.iter().map(|seen| (**seen).clone());
@@ -108,6 +113,13 @@ fn spec(hosts: &[&str], timeout: &str, more: Value) -> Value {
     for (field, value) in more.as_object().expect("an object") {
         spec[field] = value.clone();
     }
+    spec
+}
+
+/// A VirtualService in which no more is another than what becomes of requests.
+pub(super) fn with_other_requests(mut spec: Value) -> Value {
+    let other = if spec["http"][0]["timeout"] == "1s" { "2s" } else { "1s" };
+    spec["http"][0]["timeout"] = other.into();
     spec
 }
 
@@ -159,6 +171,68 @@ fn only_those_hear_who_see_the_object() {
     let of = |namespace: &str| json!({ "http": [{ "match": [{ "sourceNamespace": namespace }], "route": [{ "destination": { "host": "b.pay" } }] }] });
     let seen = mesh.edit("3", spec(&["a"], "", of("web"))).expect("it differs");
     assert_eq!(routes(&seen), ["shop: 80", "web: 80"], "shop has lost its own");
+}
+
+#[test]
+fn an_edit_of_rules_for_one_namespace_reaches_nobody_else() {
+    let mut mesh = Edited::new();
+    let of = |timeout: &str, namespaces: &[&str]| {
+        spec(&["a"], timeout, json!({ "exportTo": namespaces }))
+    };
+    let mut reached = |version: &str, spec: Value| {
+        mesh.edit(version, spec).expect("it differs");
+        let (_, reach) = mesh.last.take().expect("it was looked at");
+        reach.map(|all| all.iter().map(|one| one.to_string()).collect::<Vec<_>>())
+    };
+    let some = |all: &[&str]| Some(all.iter().map(|one| one.to_string()).collect());
+    assert_eq!(reached("1", of("1s", &["."])), some(&["shop"]));
+    assert_eq!(reached("2", of("2s", &["."])), some(&["shop"]));
+    assert_eq!(reached("3", of("2s", &["web"])), some(&["shop", "web"]), "shop has lost it");
+    assert_eq!(reached("4", of("2s", &["*"])), None);
+    assert_eq!(reached("5", of("1s", &["*"])), None);
+}
+
+#[test]
+fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they_lead() {
+    let to = |host: &str, weight: u32| json!({ "destination": { "host": host, "port": { "number": 80 } }, "weight": weight });
+    let base = json!({
+        "hosts": ["a"],
+        "http": [{ "timeout": "1s", "route": [to("a", 90), to("b.pay.svc.cluster.local", 10)] }],
+        "tcp": [{ "match": [{ "port": 5432 }], "route": [to("a", 1)] }],
+    });
+    let with = |edit: &dyn Fn(&mut Value)| {
+        let mut spec = base.clone();
+        edit(&mut spec);
+        spec
+    };
+    let rule = json!({ "match": [{ "uri": { "prefix": "/x" } }], "fault": { "abort": { "httpStatus": 503, "percentage": { "value": 100 } } }, "route": [to("a", 1)] });
+    let from_web = json!([{ "sourceNamespace": "web" }]);
+    let edits: [(&str, bool, &dyn Fn(&mut Value)); 9] = [
+        ("a timeout", true, &|spec| spec["http"][0]["timeout"] = "2s".into()),
+        ("shares", true, &|spec| spec["http"][0]["route"][0]["weight"] = 50.into()),
+        ("one more rule", true, &|spec| {
+            spec["http"].as_array_mut().expect("a list").insert(0, rule.clone());
+        }),
+        ("where it leads", false, &|spec| spec["http"][0]["route"][1] = to("db", 10)),
+        ("which port it leads to", false, &|spec| {
+            spec["http"][0]["route"][0]["destination"] = json!({ "host": "a" });
+        }),
+        ("for which namespaces", false, &|spec| spec["exportTo"] = json!(["."])),
+        ("for requests of a namespace", false, &|spec| {
+            spec["http"][0]["match"] = from_web.clone();
+        }),
+        ("connections", false, &|spec| spec["tcp"][0]["match"][0]["port"] = 5433.into()),
+        ("one more host", false, &|spec| spec["hosts"] = json!(["a", "db"])),
+    ];
+    for (what, expected, edit) in edits {
+        let mut mesh = Edited::new();
+        mesh.edit("1", base.clone()).expect("it is new");
+        let (rules, _) = mesh.last.take().expect("it was looked at");
+        assert!(!rules.is_of_requests_alone, "there was no such object before");
+        mesh.edit("2", with(edit)).expect(what);
+        let (rules, _) = mesh.last.take().expect("it was looked at");
+        assert_eq!(rules.is_of_requests_alone, expected, "{what}");
+    }
 }
 
 #[test]
