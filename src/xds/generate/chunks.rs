@@ -89,6 +89,14 @@ pub(super) struct Draft {
     pub(super) domains: Vec<DomainHash>,
 }
 
+impl Draft {
+    /// Writes a fragment as it is in another chunk.
+    pub(super) fn keep(&mut self, bytes: &[u8], domains: &[DomainHash]) {
+        self.bytes.extend_from_slice(bytes);
+        self.domains.extend_from_slice(domains);
+    }
+}
+
 /// Chunks by what they are made of. What nobody holds may go at any time.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
@@ -107,35 +115,37 @@ impl Chunks {
     ) -> Arc<[Arc<FragmentChunk>]> {
         let (mut chunks, mut rest) = (Vec::new(), all);
         while !rest.is_empty() {
-            let (chunk, others) = self.first(rest, &write);
+            let chunk = self.first(rest.iter(), |_, one, draft| write(one, draft));
+            rest = &rest[chunk.len()..];
             chunks.push(chunk);
-            rest = others;
         }
         chunks.into()
     }
 
-    /// The same where `old` are the chunks of as many items, of which those at `changed` were others, in ascending
-    /// order: no other chunk is looked into.
+    /// The same of `count` items where `old` are the chunks of as many, of which those at `changed` were others, in ascending
+    /// order: no other chunk is looked into, and no item of another is asked for. `write` is told which item it is.
     pub(super) fn amended<T: Hash>(
         &self,
         old: &[Arc<FragmentChunk>],
-        all: &[T],
+        (count, item): (usize, impl Fn(usize) -> T),
         changed: &[usize],
-        write: impl Fn(&T, &mut Draft),
+        write: impl Fn(usize, &T, &mut Draft),
     ) -> Arc<[Arc<FragmentChunk>]> {
         let mut chunks = Vec::with_capacity(old.len() + 1);
         let (mut start, mut changed) = (0, changed);
         let (mut old, mut old_start) = (old.iter(), 0);
-        while start < all.len() {
+        while start < count {
             while old_start < start {
-                old_start += old.next().map_or(all.len(), |one| one.len());
+                old_start += old.next().map_or(count, |one| one.len());
             }
             let same = old.as_slice().first().filter(|one| {
                 old_start == start && changed.first().is_none_or(|at| *at >= start + one.len())
             });
             let chunk = match same {
                 Some(same) => Arc::clone(same),
-                None => self.first(&all[start..], &write).0,
+                None => self.first((start..count).map(&item), |at, one, draft| {
+                    write(start + at, one, draft);
+                }),
             };
             start += chunk.len();
             changed = &changed[changed.partition_point(|at| *at < start)..];
@@ -144,22 +154,22 @@ impl Chunks {
         chunks.into()
     }
 
-    /// The first chunk of these items, and those behind it.
-    fn first<'t, T: Hash>(
+    /// The first chunk of these items. `write` is told which of them it is.
+    fn first<T: Hash>(
         &self,
-        all: &'t [T],
-        write: impl Fn(&T, &mut Draft),
-    ) -> (Arc<FragmentChunk>, &'t [T]) {
-        let mut hasher = self.secret.build_hasher();
-        let ends = |(at, one): (usize, &T)| {
-            let hash = self.secret.hash_one(one);
+        all: impl Iterator<Item = T>,
+        write: impl Fn(usize, &T, &mut Draft),
+    ) -> Arc<FragmentChunk> {
+        let (mut hasher, mut these) = (self.secret.build_hasher(), Vec::new());
+        for one in all {
+            let hash = self.secret.hash_one(&one);
             hasher.write_u64(hash);
-            hash.is_multiple_of(FRAGMENTS) || at + 1 == FRAGMENTS_MAX
-        };
-        let end = all.iter().enumerate().position(ends).map_or(all.len(), |last| last + 1);
-        let (these, others) = all.split_at(end);
-        let make = || Arc::new(chunk(these, &write));
-        (self.kept.get_or_make(hasher.finish(), (), make), others)
+            these.push(one);
+            if hash.is_multiple_of(FRAGMENTS) || these.len() == FRAGMENTS_MAX {
+                break;
+            }
+        }
+        self.kept.get_or_make(hasher.finish(), (), || Arc::new(chunk(&these, &write)))
     }
 
     /// The hash of a domain, in whatever case it is written.
@@ -174,12 +184,12 @@ impl Chunks {
     }
 }
 
-fn chunk<T>(all: &[T], write: impl Fn(&T, &mut Draft)) -> FragmentChunk {
+fn chunk<T>(all: &[T], write: impl Fn(usize, &T, &mut Draft)) -> FragmentChunk {
     let mut draft = Draft::default();
     let mut fragments = Vec::with_capacity(all.len());
-    for one in all {
+    for (at, one) in all.iter().enumerate() {
         let start = draft.bytes.len();
-        write(one, &mut draft);
+        write(at, one, &mut draft);
         let digest = digest(&draft.bytes[start..]);
         let count = |length: usize| u32::try_from(length).expect("few short fragments");
         let (end, domains) = (count(draft.bytes.len()), count(draft.domains.len()));

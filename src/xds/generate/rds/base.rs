@@ -14,6 +14,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use imbl::OrdMap;
 use prost::Message;
 use prost::encoding::{WireType, decode_varint, encode_key, encode_varint, string};
 use strait_proto::envoy::envoy::config::route::v3 as route;
@@ -45,8 +46,10 @@ pub(super) mod field {
 pub(in crate::xds::generate) struct RouteBase {
     number: u16,
     addresses: Arc<ListenAddresses>,
-    /// Of each fragment of a service its place among the addresses, and the routes that rules give it.
-    places: Box<[(u32, Option<Arc<RouteList>>)]>,
+    /// Of each fragment of a service its place among the addresses.
+    places: Arc<[u32]>,
+    /// Of those to which rules give routes, these: few differ from version to version.
+    lists: OrdMap<usize, Arc<RouteList>>,
     /// Behind them, hosts that only rules know.
     ruled: Arc<[RuledHost]>,
     aliases: Arc<BTreeMap<Hostname, Vec<Hostname>>>,
@@ -194,13 +197,14 @@ impl RouteBase {
         };
         let all = addresses.services.iter().enumerate();
         let places = all.filter(|(_, (service, _))| has_port(service));
-        let places = places.map(|(place, (service, _))| {
-            let place = u32::try_from(place).expect("fewer services");
-            (place, lists::of_service(context, class, number, service.hostname(), lists))
+        let places: Arc<[_]> =
+            places.map(|(place, _)| u32::try_from(place).expect("fewer services")).collect();
+        let routed = places.iter().map(|place| &*addresses.services[*place as usize].0);
+        let ruled = lists::beyond(context, class, number, routed.clone(), lists);
+        let listed = routed.enumerate().filter_map(|(at, service)| {
+            Some((at, lists::of_service(context, class, number, service.hostname(), lists)?))
         });
-        let places: Box<[_]> = places.collect();
-        let routed = places.iter().map(|(place, _)| &*addresses.services[*place as usize].0);
-        let ruled = lists::beyond(context, class, number, routed, lists);
+        let listed = listed.collect();
         let ruled = ruled.into_iter().map(|(host, namespace, routes)| RuledHost {
             host,
             namespace,
@@ -209,6 +213,7 @@ impl RouteBase {
         let mut base = Self {
             number,
             ruled: ruled.collect(),
+            lists: listed,
             places,
             aliases: Arc::new(aliases(&addresses)),
             completes,
@@ -275,8 +280,11 @@ impl RouteBase {
 
     /// Its fragments as they are to be made, as long as nothing about their domains had to be settled.
     fn planned(&self) -> Vec<Planned<'_>> {
-        let planned = |host| Planned { host, completes: self.completes, settled: None };
-        self.hosts().map(planned).collect()
+        (0..self.len()).map(|at| self.planned_at(at)).collect()
+    }
+
+    fn planned_at(&self, at: usize) -> Planned<'_> {
+        Planned { host: self.host(at), completes: self.completes, settled: None }
     }
 
     /// Takes its fragments, between what comes before them and behind them.
@@ -404,12 +412,17 @@ impl RouteBase {
     }
 
     fn hosts(&self) -> impl Iterator<Item = RoutedHost<'_>> {
-        (0..self.places.len() + self.ruled.len()).map(|at| self.host(at))
+        (0..self.len()).map(|at| self.host(at))
+    }
+
+    /// How many fragments it has.
+    fn len(&self) -> usize {
+        self.places.len() + self.ruled.len()
     }
 
     fn host(&self, at: usize) -> RoutedHost<'_> {
         let number = self.number;
-        let Some((place, routes)) = self.places.get(at) else {
+        let Some(place) = self.places.get(at) else {
             let RuledHost { host, namespace, routes } = &self.ruled[at - self.places.len()];
             let (service, routes) = (None, Some(&**routes));
             let (vips, aliases) = (&[][..], &[][..]);
@@ -427,7 +440,7 @@ impl RouteBase {
         let hostname = service.hostname();
         let aliases = self.aliases.get(hostname).map_or(&[][..], |all| all);
         let namespace = &service.primary.namespace;
-        let routes = routes.as_deref();
+        let routes = self.lists.get(&at).map(|routes| &**routes);
         RoutedHost { hostname, service: Some(service), namespace, routes, vips, aliases, number }
     }
 

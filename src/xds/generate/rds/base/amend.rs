@@ -20,7 +20,7 @@ impl RouteBase {
         hosts: &[HostPattern],
         (chunks, lists): (&Chunks, &RouteLists),
     ) -> Option<Arc<Self>> {
-        let (mut places, mut changed) = (self.places.clone(), Vec::new());
+        let (mut listed, mut changed) = (self.lists.clone(), Vec::new());
         for host in hosts {
             // Who has which name, and which hosts there are beside services, is settled among all.
             let hostname = host.exact().filter(|_| self.disputed.is_empty())?;
@@ -32,10 +32,13 @@ impl RouteBase {
             };
             let routes = lists::of_service(context, class, self.number, hostname, lists);
             let digest = routes.as_ref().map(|routes| routes.digest);
-            if digest != places[at].1.as_ref().map(|routes| routes.digest) {
+            if digest != listed.get(&at).map(|routes| routes.digest) {
                 changed.push(at);
             }
-            places[at].1 = routes;
+            match routes {
+                Some(routes) => listed.insert(at, routes),
+                None => listed.remove(&at),
+            };
         }
         if changed.is_empty() {
             return Some(Arc::clone(self));
@@ -44,7 +47,8 @@ impl RouteBase {
         let mut amended = Self {
             number: self.number,
             addresses: Arc::clone(&self.addresses),
-            places,
+            places: Arc::clone(&self.places),
+            lists: listed,
             ruled: Arc::clone(&self.ruled),
             aliases: Arc::clone(&self.aliases),
             chunks: Arc::default(),
@@ -57,8 +61,13 @@ impl RouteBase {
             of_namespace: Arc::clone(&self.of_namespace),
         };
         let searched = amended.searched(context);
-        let joined = chunks.amended(&self.chunks, &amended.planned(), &changed, |one, draft| {
-            one.write(&searched, chunks, draft);
+        let all = (amended.len(), |at| amended.planned_at(at));
+        let joined = chunks.amended(&self.chunks, all, &changed, |at, one, draft| {
+            if changed.binary_search(&at).is_ok() {
+                return one.write(&searched, chunks, draft);
+            }
+            let (_, bytes, domains) = self.fragment(at);
+            draft.keep(bytes, domains);
         });
         let ends = [self.runs.first()?, self.runs.last()?].map(Clone::clone);
         amended.join(joined, ends);
@@ -67,16 +76,13 @@ impl RouteBase {
 
     /// The fragment of a service.
     fn place_of(&self, hostname: &Hostname) -> Option<usize> {
-        let is = |(place, _): &(u32, _)| {
-            self.addresses.services[*place as usize].0.hostname() == hostname
-        };
+        let is = |place: &u32| self.addresses.services[*place as usize].0.hostname() == hostname;
         self.places.iter().position(is)
     }
 
     /// Whether hosts may be in it that no service is.
     fn shows_hosts_of_rules(&self) -> bool {
-        let services =
-            self.places.iter().map(|(place, _)| &self.addresses.services[*place as usize].0);
+        let services = self.places.iter().map(|place| &self.addresses.services[*place as usize].0);
         lists::has_hosts_of_rules(
             self.number,
             services.map(|service| HostPattern::of_service(service.hostname())),
