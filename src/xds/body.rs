@@ -155,6 +155,11 @@ pub(super) struct BodySegment<'a> {
 }
 
 impl BodySegment<'_> {
+    /// The place of its run among the bytes of all.
+    pub(super) fn start(&self) -> usize {
+        self.start
+    }
+
     /// Which memory its run is: where that is another, so may be what is in it.
     pub(super) fn memory(&self) -> (usize, usize) {
         (self.run.as_ptr() as usize, self.run.len())

@@ -101,7 +101,8 @@ pub(super) fn names(route: &str, held: &HeldHosts) -> Vec<Arc<str>> {
         HeldHosts::Nothing => Vec::new(),
         HeldHosts::Listed(listed) => listed.keys().map(|name| of(name.as_bytes())).collect(),
         HeldHosts::Of(route) => {
-            hosts(route.body.segments().iter()).keys().map(|name| of(name)).collect()
+            let hosts = by_name(contents(route.body.segments().iter()));
+            hosts.keys().map(|name| of(name)).collect()
         }
     }
 }
@@ -110,9 +111,13 @@ pub(super) fn names(route: &str, held: &HeldHosts) -> Vec<Arc<str>> {
 pub(super) fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
     let mut segments = now.body.segments();
     let mut before = BTreeMap::new();
+    let mut after;
     if let HeldHosts::Of(held) = held {
+        let mut rest = held.body.segments();
+        // Mostly what differs is one run, and in that one host.
+        trim(&mut segments, &mut rest, |one, other| one.is_same(other));
         let mut others = HashMap::<_, BodySegment<'_>, SecretHasher>::default();
-        others.extend(held.body.segments().into_iter().map(|one| (one.memory(), one)));
+        others.extend(rest.into_iter().map(|one| (one.memory(), one)));
         segments.retain(|one| {
             let is_same = others.get(&one.memory()).is_some_and(|other| other.is_same(one));
             if is_same {
@@ -120,9 +125,16 @@ pub(super) fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
             }
             !is_same
         });
-        before = hosts(others.values());
+        let mut others: Vec<_> = others.into_values().collect();
+        others.sort_by_key(BodySegment::start);
+        let mut old = contents(others.iter());
+        after = contents(segments.iter());
+        trim(&mut after, &mut old, |one, other| one == other);
+        before = by_name(old);
+    } else {
+        after = contents(segments.iter());
     }
-    let after = hosts(segments.iter());
+    let after = by_name(after);
     let lacks = |(name, host): &(&Bytes, &HostFragment)| match held {
         HeldHosts::Nothing => true,
         HeldHosts::Listed(listed) => {
@@ -149,9 +161,14 @@ pub(super) fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
 
 /// A route for whoever asks for its hosts one by one: it changes only with what is no host.
 pub(super) fn without_hosts(whole: &Resource) -> Resource {
+    let segments = whole.body.segments();
+    outline(&whole.name, segments.iter().map(BodySegment::bytes))
+}
+
+/// The same of the runs of a route in which there is anything but hosts.
+pub(super) fn outline(name: &Arc<str>, runs: impl Iterator<Item = Bytes>) -> Resource {
     let mut rest = Vec::new();
-    for segment in whole.body.segments() {
-        let bytes = segment.bytes();
+    for bytes in runs {
         let others = fields(&bytes).filter(|field| field.number != field::VIRTUAL_HOSTS);
         others.for_each(|field| rest.extend_from_slice(&bytes[field.whole]));
     }
@@ -165,23 +182,33 @@ pub(super) fn without_hosts(whole: &Resource) -> Resource {
     let vhds = route::Vhds { config_source: Some(source) };
     let apart = route::RouteConfiguration { vhds: Some(vhds), ..Default::default() };
     apart.encode(&mut rest).expect("a vector has room");
-    Resource::new(Arc::clone(&whole.name), rest)
+    Resource::new(Arc::clone(name), rest)
 }
 
-/// The hosts in some runs of a route by name.
-fn hosts<'a, 'b: 'a>(
-    segments: impl Iterator<Item = &'a BodySegment<'b>>,
-) -> BTreeMap<Bytes, HostFragment> {
-    let mut hosts = BTreeMap::new();
-    for segment in segments {
-        let bytes = segment.bytes();
+/// Takes away what two lists begin and end with alike.
+fn trim<T>(one: &mut Vec<T>, other: &mut Vec<T>, is_same: impl Fn(&T, &T) -> bool) {
+    let alike = |(one, other): &(&T, &T)| is_same(one, other);
+    let first = one.iter().zip(other.iter()).take_while(alike).count();
+    one.drain(..first);
+    other.drain(..first);
+    let last = one.iter().rev().zip(other.iter().rev()).take_while(alike).count();
+    one.truncate(one.len() - last);
+    other.truncate(other.len() - last);
+}
+
+/// The hosts in some runs of a route, in their order.
+fn contents<'a, 'b: 'a>(segments: impl Iterator<Item = &'a BodySegment<'b>>) -> Vec<Bytes> {
+    let mut hosts = Vec::new();
+    for bytes in segments.map(BodySegment::bytes) {
         let those = fields(&bytes).filter(|field| field.number == field::VIRTUAL_HOSTS);
-        hosts.extend(those.map(|field| {
-            let host = HostFragment::of(bytes.slice(field.content));
-            (host.name(), host)
-        }));
+        hosts.extend(those.map(|field| bytes.slice(field.content)));
     }
     hosts
+}
+
+fn by_name(contents: Vec<Bytes>) -> BTreeMap<Bytes, HostFragment> {
+    let hosts = contents.into_iter().map(HostFragment::of);
+    hosts.map(|host| (host.name(), host)).collect()
 }
 
 /// A field of an encoded message.

@@ -42,9 +42,6 @@ const LISTS_MANY: usize = 256;
 /// 64 KiB.
 const ROUTERS_MAX: usize = 1 << 12;
 
-/// The most routes without hosts, some 200 bytes each, as clients choose their names and every edit makes another.
-const ROUTES_MAX: usize = 1 << 14;
-
 /// The upstream clusters of one service.
 type Resources = Arc<[Arc<Resource>]>;
 
@@ -68,10 +65,6 @@ pub struct Cache {
     pub(super) listeners: CacheTable<(Class, ListenerFormat), Span, Arc<SharedList>>,
     pub(super) pods: CacheTable<(ViewKey, ListenerFormat), Span, Arc<Pods>>,
     pub(super) routes: CacheTable<RouteKey, Span, Arc<Resource>>,
-    /// Routes of clients that ask for hosts one by one, by name and version of the whole: its proxies share one, and it is looked
-    /// through once.
-    pub(super) routes_without_hosts:
-        CacheTable<(Arc<str>, Version), (), Arc<Resource>, ROUTES_MAX, ROUTES_MAX>,
     /// What routes of a port are made from: see [`Base`].
     pub(super) bases: CacheTable<BaseKey, Span, Arc<RouteBase>>,
     /// Of versions that differ from the one before in rules for routes alone, the hosts that have others.
@@ -112,7 +105,6 @@ impl Cache {
         self.rule_steps.sweep(by_definitions);
         self.names.sweep(by_definitions);
         self.chunks.sweep();
-        self.routes_without_hosts.sweep(|()| true);
         self.route_lists.sweep(|_| true);
         self.library_routes.sweep(|()| true);
         // A name that is only claimed may never come again.

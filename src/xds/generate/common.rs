@@ -291,6 +291,21 @@ impl SharedResources<'_> {
         self.route(class, None, name)
     }
 
+    /// What is in the routes of a port beside their hosts, for a proxy in the DNS domain of a namespace or in another.
+    pub(super) fn route_outline(
+        &self,
+        class: &Class,
+        domain: Result<&Namespace, &str>,
+        port: u16,
+    ) -> Resource {
+        // By the base that its route is made from, so that no other is made.
+        let completes = match domain {
+            Ok(_) => true,
+            Err(domain) => rds::is_any_shortened(&self.addresses(class), domain),
+        };
+        self.base(class, port, completes).outline()
+    }
+
     /// The table of names.
     pub(super) fn names(&self, view: &ViewKey, given: bool) -> Arc<SharedList> {
         let context = self.context;

@@ -50,7 +50,7 @@ pub use self::walk::{
     LostRule, ProbedRequest, RequestDestination, RequestDirection, RequestWalk, RuleName,
 };
 use super::list::SharedList;
-use super::names::OutboundName;
+use super::names::{OutboundName, port_number};
 use super::resource::{All, Resource, ResourceSource, ResourceType};
 use super::virtual_hosts;
 use crate::aggregate::MergedService;
@@ -308,10 +308,14 @@ impl<'a> ProxyConfig<'a> {
 
     /// The same for whoever asks for the hosts one by one.
     fn route_without_hosts(&mut self, name: &str) -> Arc<Resource> {
-        let whole = self.whole_route(name);
-        let key = (Arc::clone(&whole.name), whole.version);
-        let make = || Arc::new(virtual_hosts::without_hosts(&whole));
-        self.cache.routes_without_hosts.get_or_make(key, (), make)
+        if self.proxy.kind == ProxyType::Sidecar
+            && let Some(port) = port_number(name)
+        {
+            let (class, domain) =
+                (self.common().class(&self.view), own_domain(self.context, self.proxy));
+            return Arc::new(self.common().route_outline(&class, domain, port));
+        }
+        Arc::new(virtual_hosts::without_hosts(&self.whole_route(name)))
     }
 
     fn whole_route(&mut self, name: &str) -> Arc<Resource> {

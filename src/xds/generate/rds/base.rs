@@ -34,6 +34,7 @@ use crate::xds::body::{Edit, ResourceBody};
 use crate::xds::generate::chunks::{Chunks, DomainHash, Draft, FragmentChunk, digest};
 use crate::xds::generate::class::Class;
 use crate::xds::resource::Resource;
+use crate::xds::virtual_hosts;
 
 /// Field numbers of `RouteConfiguration` and `VirtualHost`.
 pub(super) mod field {
@@ -306,6 +307,12 @@ impl RouteBase {
         self.of_namespace.contains_key(namespace.as_str())
             || self.settled_apart.contains(namespace)
             || namespace.as_str().contains('.')
+    }
+
+    /// What is in the route beside its hosts, for whoever asks for these one by one: the same in all DNS domains.
+    pub(in crate::xds::generate) fn outline(&self) -> Resource {
+        let ends = self.runs.first().into_iter().chain(self.runs.last());
+        virtual_hosts::outline(&self.number.to_string().into(), ends.cloned())
     }
 
     /// The route in a DNS domain in which no service is.
