@@ -8,14 +8,13 @@ use serde_json::Value;
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
 use crate::explain::{AskedRequest, PolicyExplanation, explain_policy};
-use crate::model::ProxyType;
+use crate::model::{Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, served_in};
 use crate::xds::connections::OpenStream;
 use crate::xds::generate::{ProbedRequest, ProxyConfig, RequestDirection, RequestWalk};
 
-const USAGE: &str =
-    "a route is asked for by ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA]";
+const USAGE: &str = "a route is asked for by ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA][&httpProxy=PORT]";
 
 /// A question about a request.
 #[derive(Default)]
@@ -26,6 +25,7 @@ struct WalkQuery {
     headers: Vec<String>,
     sni: Option<String>,
     from: Option<String>,
+    http_proxy: Option<String>,
 }
 
 impl WalkQuery {
@@ -39,6 +39,7 @@ impl WalkQuery {
                 "header" => query.headers.push(value),
                 "sni" => query.sni = Some(value),
                 "from" => query.from = Some(value),
+                "httpProxy" => query.http_proxy = Some(value),
                 _ => return Err(bad(USAGE)),
             }
         }
@@ -63,6 +64,13 @@ pub(super) async fn walked(
     let invalid = |text: String| AdminFailure(StatusCode::BAD_REQUEST, text);
     let request = ProbedRequest::parse(method, url, &query.headers, query.sni.as_deref());
     let request = request.map_err(invalid)?;
+    let request = request.by_proxy(by_proxy(&query, proxy).map_err(invalid)?);
+    if proxy.is_proxyless() && query.from.is_some() {
+        return Err(invalid(format!(
+            "{} is gRPC's own library, which takes calls by no route: `strait explain policy` says whether it lets one in",
+            proxy.id
+        )));
+    }
     // A gateway's clients are always others.
     let from = query.from.filter(|_| proxy.kind == ProxyType::Sidecar);
     let access = from.map(|from| judged(&context, &stream, &request, from));
@@ -80,6 +88,21 @@ pub(super) async fn walked(
     }
     walk.notes.extend(refusals(&stream));
     Ok(pretty(StatusCode::OK, &walk))
+}
+
+/// The port of the proxy that the request is sent to, where it is sent to one.
+fn by_proxy(query: &WalkQuery, proxy: &Proxy) -> Result<Option<u16>, String> {
+    let Some(text) = &query.http_proxy else { return Ok(None) };
+    let port = text.parse().ok().filter(|port| *port != 0);
+    let port = port.ok_or_else(|| format!("httpProxy: {text:?} is no port from 1 to 65535"))?;
+    if query.from.is_some() {
+        return Err("httpProxy is for requests of the proxy's own workload, and from for those of others: ask for one".into());
+    }
+    if proxy.kind != ProxyType::Sidecar || proxy.is_proxyless() {
+        let text = format!("{} is no sidecar: only those have listeners of HTTP_PROXY", proxy.id);
+        return Err(text);
+    }
+    Ok(Some(port))
 }
 
 /// Whether the workload lets the request in.

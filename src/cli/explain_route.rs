@@ -28,6 +28,9 @@ pub(crate) struct ExplainRouteArgs {
     /// Who sends it to the proxy's workload, in place of the workload sending it itself
     #[arg(long, value_name = "NS/SA")]
     from: Option<String>,
+    /// Sent to the proxy at that port of the workload's own host, which a Sidecar's listener of HTTP_PROXY is
+    #[arg(long, value_name = "PORT", conflicts_with = "from")]
+    http_proxy: Option<u16>,
     #[command(flatten)]
     ask: QueryArgs,
 }
@@ -42,6 +45,8 @@ pub(crate) async fn run(args: &ExplainRouteArgs) -> CommandResult {
     query.extend(headers.iter().map(|one| ("header", one.as_str())));
     query.extend(args.sni.iter().map(|sni| ("sni", sni.as_str())));
     query.extend(args.from.iter().map(|from| ("from", from.as_str())));
+    let port = args.http_proxy.map(|port| port.to_string());
+    query.extend(port.iter().map(|port| ("httpProxy", port.as_str())));
     let answer = args.ask.ask("/debug/explain/route", &query).await?;
     match args.ask.show.output {
         Format::Json => output::print(&answer.raw)?,

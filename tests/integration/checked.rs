@@ -150,7 +150,7 @@ async fn a_request_is_explained_by_the_rule_that_decides() {
     for (question, fact) in [
         (&["GET", "ftp://web/"][..], "ftp is none of http, https, grpc"),
         (&["GET", "http://web:0/"], "is no port from 1 to 65535"),
-        (&["G T", "http://web/"], "the method is none"),
+        (&["G T", "http://web/"], "is no method of HTTP"),
         (&["GET", "http://web/", "--header", "nothing"], "is no header"),
     ] {
         let (code, told) = explained(question).await;

@@ -108,7 +108,7 @@ struct ProxyFile {
     /// Services, as `name.namespace` or with `:port`, of which `explain.txt` speaks.
     #[serde(default)]
     explain: Vec<String>,
-    /// Requests, of whose ways `route.txt` speaks: `METHOD URL`, and behind it `K:V` for each header, `sni=S`, `from=NS/SA`.
+    /// Requests, of whose ways `route.txt` speaks: `METHOD URL`, and behind it `K:V` for each header, `sni=S`, `from=NS/SA`, `httpProxy=PORT`.
     #[serde(default)]
     requests: Vec<String>,
     /// By type (`cds`, ...): the resources that are shown (`*` at the end stands for any), and the
@@ -338,7 +338,7 @@ impl Findings {
             let mut query = format!("proxy={name}&method={method}&url={}", escaped(url));
             for word in more {
                 let (field, value) = match word.split_once('=') {
-                    Some((field @ ("sni" | "from"), value)) => (field, value),
+                    Some((field @ ("sni" | "from" | "httpProxy"), value)) => (field, value),
                     _ => ("header", *word),
                 };
                 let _ = write!(query, "&{field}={}", escaped(value));

@@ -154,7 +154,11 @@ impl LibraryConfig<'_> {
     }
 
     /// The service and port that a client dials by this name. Without a port it is the service's only one.
-    fn dialled(&self, name: &str, dns_domain: &str) -> Option<(&Arc<MergedService>, u16)> {
+    pub(super) fn dialled(
+        &self,
+        name: &str,
+        dns_domain: &str,
+    ) -> Option<(&Arc<MergedService>, u16)> {
         let (host, port) = match name.rsplit_once(':') {
             Some((host, port)) => (host, Some(port_number(port)?)),
             None => (name, None),

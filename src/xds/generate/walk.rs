@@ -4,12 +4,14 @@
 //! chain of it, a virtual host, a route. Of which rule a route was made, those functions say that make routes of rules.
 
 mod fit;
+mod library;
 mod request;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use prost::Message;
 use serde::Serialize;
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
@@ -24,10 +26,10 @@ pub use self::request::ProbedRequest;
 use super::ProxyConfig;
 use super::class::Class;
 use super::lds::{ConnectionRules, TrafficSettings, apart_name, normalization_of};
-use super::rds::{self, Contenders};
+use super::rds::{self, Contenders, RouteCaller};
 use crate::aggregate::MergedService;
 use crate::model::{ProxyType, Resolution};
-use crate::push::addresses::ListenAddresses;
+use crate::push::addresses::{ListenAddresses, proxied_addresses};
 use crate::push::proxy::inbound_targets;
 use crate::traffic::HostPattern;
 use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite, RouteOrigin, RulePlace, TcpRule};
@@ -191,11 +193,10 @@ impl ProxyConfig<'_> {
     pub fn walk(&self, request: &ProbedRequest, direction: RequestDirection) -> RequestWalk {
         let proxy = self.proxy.id.to_string();
         let mut walk = RequestWalk { proxy, ..RequestWalk::default() };
-        if self.proxy.is_proxyless() {
-            walk.outcome = "a gRPC library has no listeners and routes by itself".to_owned();
-            return walk;
+        match self.library() {
+            Some(library) => self.call(&library, request, &mut walk),
+            None => self.follow(request, direction, &mut walk),
         }
-        self.follow(request, direction, &mut walk);
         walk.lost.truncate(LOST_MAX);
         walk
     }
@@ -205,10 +206,31 @@ impl ProxyConfig<'_> {
         let class = self.common().class(&self.view);
         let addresses = self.common().addresses(&class);
         let meant = self.meant(request, &addresses);
-        let is_gateway = self.proxy.kind == ProxyType::Router;
+        let is_gateway = self.east_west_port.is_some();
         let all = self.listeners();
         let held = || all.shared.resources().iter().chain(&all.own);
         let named = |name: &str| held().find(|one| *one.name == *name);
+        if let Some(port) = request.by_proxy {
+            let scope = self.context.traffic.scope(&class.namespace, &class.selection);
+            let proxies = scope.proxies();
+            if !proxies.contains_key(&port) {
+                let has = match proxies.keys().map(u16::to_string).collect::<Vec<_>>() {
+                    none if none.is_empty() => "none at all".to_owned(),
+                    ports => format!("those at {}", ports.join(", ")),
+                };
+                walk.outcome = format!(
+                    "no listener of HTTP_PROXY is at port {port}: the Sidecar of this proxy has {has}"
+                );
+                return;
+            }
+            if request.is_tls {
+                walk.answer = Some(404);
+                walk.outcome =
+                    "clients ask a proxy for https by CONNECT, which this one doesn't take"
+                        .to_owned();
+                return;
+            }
+        }
         let ingress = self.ingress();
         let found = if let Some(ingress) = &ingress {
             let number = ingress.port_meant(request.port).map(|port| port.number);
@@ -225,12 +247,14 @@ impl ProxyConfig<'_> {
             named(apart.as_deref().unwrap_or("virtualInbound"))
         } else {
             let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
-            let own = meant.address.map(|address| format!("{address}_{}", request.port));
+            let port = request.by_proxy.unwrap_or(request.port);
+            let own = meant.address.filter(|_| request.by_proxy.is_none());
+            let own = own.map(|address| format!("{address}_{port}"));
             let scope = self.context.traffic.scope(&class.namespace, &class.selection);
-            let placed = scope.addresses(self.proxy.interception).get(&request.port).copied();
-            let placed = placed.map(|at| format!("{}_{}", at.address, request.port));
+            let placed = scope.addresses(self.proxy.interception).get(&port).copied();
+            let placed = placed.map(|at| format!("{}_{port}", at.address));
             let listener = placed.or(own).as_deref().and_then(named);
-            let listener = listener.or_else(|| named(&format!("{any}_{}", request.port)));
+            let listener = listener.or_else(|| named(&format!("{any}_{port}")));
             listener.or_else(|| named("virtualOutbound"))
         };
         let Some(found) = found else {
@@ -269,7 +293,8 @@ impl ProxyConfig<'_> {
         let Some(listener::filter::ConfigType::TypedConfig(config)) = filter else { return };
         if config.type_url.ends_with(".TcpProxy") {
             let proxy = tcp_proxy::TcpProxy::decode(&*config.value).expect("it was written here");
-            if let Some(service) = meant.service.filter(|_| !inbound && !is_gateway) {
+            let is_out = self.proxy.kind == ProxyType::Sidecar && !inbound;
+            if let Some(service) = meant.service.filter(|_| is_out) {
                 self.rule_of_connection(service, &class, &meant, request, &chain.name, walk);
             }
             return self.connected(proxy, walk);
@@ -303,7 +328,18 @@ impl ProxyConfig<'_> {
             let service = all.find(|(_, vips)| {
                 vips.iter().any(|vip| vip.address == address && vip.has(request.port))
             });
-            let service = service.map(|(service, _)| &**service);
+            let has_port = |service: &&MergedService| service.port(request.port).is_some();
+            let in_range = || {
+                let all = addresses.services.iter().map(|(service, _)| &**service);
+                let length = |service: &MergedService| {
+                    let ranges = service.primary.ranges.iter();
+                    let ranges = ranges.filter(|range| range.contains(&address));
+                    ranges.map(IpNet::prefix_len).max()
+                };
+                let fitting = all.filter(has_port).filter_map(|one| Some((length(one)?, one)));
+                fitting.max_by_key(|(length, _)| *length).map(|(_, service)| service)
+            };
+            let service = service.map(|(service, _)| &**service).or_else(in_range);
             return MeantService { address: Some(address), service };
         }
         // A name in full is that of nobody else, and a wildcard what is left.
@@ -324,7 +360,9 @@ impl ProxyConfig<'_> {
             let is_headless = service.primary.resolution == Resolution::Headless;
             pods.next().filter(|_| is_headless).map(|(_, pod, _)| pod.address)
         };
-        MeantService { address: vip.or_else(pod), service: Some(service) }
+        // Of one with whole ranges its name leads somewhere into them.
+        let ranged = || service.primary.ranges.first().map(IpNet::addr);
+        MeantService { address: vip.or_else(pod).or_else(ranged), service: Some(service) }
     }
 
     /// What becomes of bytes.
@@ -393,6 +431,16 @@ impl ProxyConfig<'_> {
         let misfits: Vec<_> =
             host.routes.iter().map(|route| misfit(route.r#match.as_ref(), request)).collect();
         let decided = misfits.iter().position(Option::is_none);
+        let proxied;
+        let addresses = match rds::proxy_port(&table.name) {
+            Some(port) => {
+                let Class { cluster, namespace, selection, families } = class;
+                let whose = (namespace, selection);
+                proxied = proxied_addresses(self.context, cluster, whose, *families, port);
+                &proxied
+            }
+            None => addresses,
+        };
         let contenders = self.contenders(&host.name, class, addresses);
         let rule = match self.proxy.kind {
             ProxyType::Router => {
@@ -422,7 +470,8 @@ impl ProxyConfig<'_> {
         let (host, port) = name.rsplit_once(':')?;
         let port = port.parse().ok()?;
         let lists = &self.cache.route_lists;
-        Some(rds::contenders(self.context, class, (&host.into(), port), addresses, lists))
+        let caller = RouteCaller::Sidecar;
+        Some(rds::contenders(self.context, class, (&host.into(), port, caller), addresses, lists))
     }
 
     /// Notes which rule decides and which don't. Returns the one that does.
@@ -517,14 +566,19 @@ impl ProxyConfig<'_> {
     }
 
     fn destinations(&self, clusters: Vec<(String, u32)>) -> Vec<RequestDestination> {
-        let all = self.clusters();
-        let find = |name: &str| {
-            let mut held = all.shared.resources().iter().chain(&all.own);
-            held.find(|one| *one.name == *name)
+        let library = self.library();
+        let all = library.is_none().then(|| self.clusters());
+        let find = |name: &str| match &library {
+            Some(library) => library.cluster(name),
+            None => {
+                let all = all.as_ref()?;
+                let mut held = all.shared.resources().iter().chain(&all.own);
+                held.find(|one| *one.name == *name).cloned()
+            }
         };
         let of = |(name, weight): (String, u32)| {
             let subset = OutboundName::parts(&name).map_or("", |parts| parts.2).to_owned();
-            let upstream = find(&name).map(|one| decoded::<cluster::Cluster>(one));
+            let upstream = find(&name).map(|one| decoded::<cluster::Cluster>(&one));
             let known = upstream.is_some();
             let endpoints = upstream.map_or(Some(0), |upstream| self.endpoints(&name, &upstream));
             RequestDestination { cluster: name, subset, weight, endpoints, known }

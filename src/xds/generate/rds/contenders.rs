@@ -2,20 +2,32 @@
 
 use std::sync::Arc;
 
-use super::lists::{RouteLists, at_sidecar, list};
+use super::library;
+use super::lists::{RouteLists, at_library, at_sidecar, list};
 use crate::mesh::HostSharing;
 use crate::model::Hostname;
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::traffic::HostPattern;
+use crate::traffic::proxyless::{self, CallMatch};
 use crate::traffic::route::{HttpRule, MESH};
 use crate::traffic::virtual_services::RoutedService;
 use crate::xds::generate::class::Class;
+
+/// Who makes requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::xds::generate) enum RouteCaller {
+    /// A workload with a sidecar.
+    Sidecar,
+    /// gRPC's own library.
+    Library,
+}
 
 /// The objects that want a host, and what becomes of each.
 pub(in crate::xds::generate) struct Contenders<'a> {
     class: &'a Class,
     port: u16,
+    caller: RouteCaller,
     /// The one that has it.
     pub(in crate::xds::generate) winner: Option<&'a Arc<RoutedService>>,
     /// Of each route that it gives the place of its rule.
@@ -30,13 +42,14 @@ pub(in crate::xds::generate) struct Contenders<'a> {
 pub(in crate::xds::generate) fn contenders<'a>(
     context: &'a PushContext,
     class: &'a Class,
-    (host, port): (&Hostname, u16),
+    (host, port, caller): (&Hostname, u16, RouteCaller),
     addresses: &ListenAddresses,
     kept: &RouteLists,
 ) -> Contenders<'a> {
     let mut found = Contenders {
         class,
         port,
+        caller,
         winner: None,
         places: Vec::new(),
         shared: Vec::new(),
@@ -53,6 +66,10 @@ pub(in crate::xds::generate) fn contenders<'a>(
         services.of_pattern(&pattern, namespace).collect()
     };
     let scope = context.traffic.scope(namespace, selection);
+    let entrance = || match caller {
+        RouteCaller::Sidecar => at_sidecar(port),
+        RouteCaller::Library => at_library(port),
+    };
     for routed in objects {
         if !scope.includes_rules(&pattern, &routed.service.meta.namespace)
             && let Some(sidecar) = scope.sidecar()
@@ -60,12 +77,21 @@ pub(in crate::xds::generate) fn contenders<'a>(
             found.others.push((routed, format!("Sidecar {} does not import it", sidecar.meta)));
             continue;
         }
-        let has_routes = !list(context, class, at_sidecar(port), routed, kept).bytes.is_empty();
+        let has_routes = !list(context, class, entrance(), routed, kept).bytes.is_empty();
         match found.winner {
             None if has_routes => {
                 found.winner = Some(routed);
                 let chosen = routed.http.chosen(MESH, namespace, selection, port);
-                found.places = chosen.into_iter().map(|(place, ..)| place).collect();
+                let chosen = chosen.into_iter();
+                found.places = match caller {
+                    RouteCaller::Sidecar => chosen.map(|(place, ..)| place).collect(),
+                    RouteCaller::Library => {
+                        let routes = |one| library::ways_of(one).map_or(0, |(_, ways)| ways.len());
+                        let each =
+                            chosen.map(|(place, _, one)| std::iter::repeat_n(place, routes(one)));
+                        each.flatten().collect()
+                    }
+                };
             }
             None => {
                 let text = format!("none of its rules is for this proxy at port {port}");
@@ -73,6 +99,7 @@ pub(in crate::xds::generate) fn contenders<'a>(
             }
             Some(winner)
                 if context.mesh.host_sharing == HostSharing::AllJoined
+                    && caller == RouteCaller::Sidecar
                     && winner.shares_host(routed, &pattern) =>
             {
                 sharing.push(routed);
@@ -112,7 +139,10 @@ impl Contenders<'_> {
             }
             let source = &one.source;
             if source.fits(MESH, namespace, selection) {
-                return None;
+                let is_never = self.caller == RouteCaller::Library
+                    && proxyless::of_match(one) == CallMatch::Never;
+                return is_never
+                    .then(|| "no call fits it: a call is a POST without a query".to_owned());
             }
             Some(match (&source.namespace, &source.labels) {
                 (Some(wanted), _) if wanted != namespace => {

@@ -52,12 +52,11 @@ fn routes_of(
     one: &RequestMatch,
     inputs: RuleInputs<'_>,
 ) -> Vec<RuleRoute> {
+    let Some((seen, ways)) = ways_of(one) else { return Vec::new() };
     let untold = match proxyless::of_match(one) {
-        CallMatch::Never => return Vec::new(),
-        CallMatch::Told => None,
         CallMatch::Untold(what) => Some(what),
+        CallMatch::Never | CallMatch::Told => None,
     };
-    let seen = proxyless::seen_of(one);
     let mut made =
         route_of(rules, rule, &RequestMatch { without_headers: [].into(), ..seen.clone() }, inputs);
     let obstacle = untold.or_else(|| proxyless::obstacle(rule).map(str::to_owned));
@@ -66,7 +65,17 @@ fn routes_of(
     }
     let mut made = fitted(made);
     made.route.r#match = made.route.r#match.map(|wanted| with_path(wanted, &seen));
-    without_headers(&seen.without_headers).into_iter().map(|more| made.with_headers(more)).collect()
+    ways.into_iter().map(|more| made.with_headers(more)).collect()
+}
+
+/// What a library looks at of a match, and the further conditions of each of the routes that it takes; `None` where no call
+/// ever fits it.
+pub(super) fn ways_of(
+    one: &RequestMatch,
+) -> Option<(RequestMatch, Vec<Vec<route::HeaderMatcher>>)> {
+    let seen = proxyless::seen_of(one);
+    let ways = without_headers(&seen.without_headers);
+    (proxyless::of_match(one) != CallMatch::Never).then_some((seen, ways))
 }
 
 /// A route without what a library passes over or refuses. One that leads nowhere fails calls.

@@ -321,7 +321,7 @@ pub(super) fn at_sidecar(port: u16) -> RouteEntrance<'static> {
 }
 
 /// The same of the calls of gRPC's own library.
-fn at_library(port: u16) -> RouteEntrance<'static> {
+pub(super) fn at_library(port: u16) -> RouteEntrance<'static> {
     RouteEntrance { is_library: true, ..at_sidecar(port) }
 }
 

@@ -15,6 +15,10 @@ pub struct ProbedRequest {
     pub(super) host: String,
     /// The port that it means.
     pub(super) port: u16,
+    /// Host and port as they are written, the port only where it is.
+    pub(super) named: String,
+    /// The port of the proxy that it is sent to, as `http_proxy` says to clients, in place of the host itself.
+    pub(super) by_proxy: Option<u16>,
     /// The path, without query.
     pub(super) path: String,
     /// Parameters, in order.
@@ -31,13 +35,20 @@ impl ProbedRequest {
     /// # Errors
     /// What of it is no request.
     pub fn parse(
-        method: &str,
+        text: &str,
         url: &str,
         headers: &[String],
         sni: Option<&str>,
     ) -> Result<Self, String> {
-        let method = method.parse::<http::Method>();
-        let method = method.map_err(|_| "the method is none".to_owned())?.to_string();
+        let method = text.parse::<http::Method>();
+        let method = method
+            .map_err(|_| {
+                format!(
+                    "{:?} is no method of HTTP, such as GET",
+                    text.chars().take(40).collect::<String>()
+                )
+            })?
+            .to_string();
         let with_scheme =
             if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: http::Uri = with_scheme
@@ -45,7 +56,9 @@ impl ProbedRequest {
             .map_err(|_| format!("{url:?} is no URL such as http://reviews.shop:9080/path"))?;
         let scheme = uri.scheme_str().unwrap_or("http").to_ascii_lowercase();
         if !matches!(&*scheme, "http" | "https" | "grpc") {
-            return Err(format!("{scheme} is none of http, https, grpc"));
+            return Err(format!(
+                "{scheme} is none of http, https, grpc; of bytes ask for http://HOST:PORT, of bytes in TLS for https://HOST:PORT"
+            ));
         }
         let is_tls = scheme == "https";
         let authority = uri.authority().ok_or_else(|| format!("{url:?} names no host"))?;
@@ -97,11 +110,19 @@ impl ProbedRequest {
             is_tls,
             host,
             port,
+            named: authority.as_str().to_ascii_lowercase(),
+            by_proxy: None,
             path: uri.path().to_owned(),
             query: pairs.collect(),
             headers: all,
             sni: sni.map(str::to_ascii_lowercase),
         })
+    }
+
+    /// The same, sent to the proxy at a port of the workload's own host, as `http_proxy` says to clients.
+    #[must_use]
+    pub fn by_proxy(self, port: Option<u16>) -> Self {
+        Self { by_proxy: port, ..self }
     }
 
     /// The port that it means.

@@ -1,0 +1,87 @@
+//! Which way a call goes that gRPC's own library makes: from the name that it dials to routes, upstream clusters and endpoints,
+//! as it is given them one by one. (docs/guide/grpc.md, "Routes".)
+
+use strait_proto::envoy::envoy::config::core::v3::data_source::Specifier;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+
+use super::fit::misfit;
+use super::{ProbedRequest, RequestWalk, decoded, notes};
+use crate::traffic::proxyless;
+use crate::traffic::route::HttpRule;
+use crate::xds::generate::ProxyConfig;
+use crate::xds::generate::library::LibraryConfig;
+use crate::xds::generate::rds::{self, RouteCaller};
+use crate::xds::names::OutboundName;
+
+impl ProxyConfig<'_> {
+    /// The way of a call.
+    pub(super) fn call(
+        &self,
+        library: &LibraryConfig<'_>,
+        request: &ProbedRequest,
+        walk: &mut RequestWalk,
+    ) {
+        let name = &request.named;
+        if request.method() != "POST" || !request.query.is_empty() {
+            walk.outcome = format!(
+                "gRPC's own library makes calls, which are POSTs without a query: ask for POST grpc://{name}/SERVICE/METHOD"
+            );
+            return;
+        }
+        let Some((service, port)) = library.dialled(name, &self.proxy.dns_domain) else {
+            walk.outcome = format!(
+                "the call fails: the library finds no service {name} that it can call, and is given no listener of that name"
+            );
+            return;
+        };
+        walk.listener = Some(name.clone());
+        let of = OutboundName::sidecar(service.hostname().clone(), port).to_string();
+        let Some(table) = library.route(&of) else { return };
+        walk.route = Some(of);
+        let table: route::RouteConfiguration = decoded(&table);
+        let Some(host) = table.virtual_hosts.first() else { return };
+        walk.virtual_host = Some(host.name.clone());
+        let mut misfits: Vec<_> =
+            host.routes.iter().map(|route| misfit(route.r#match.as_ref(), request)).collect();
+        let decided = misfits.iter().position(Option::is_none);
+        let class = self.common().class(&self.view);
+        let (addresses, lists) = (self.common().addresses(&class), &self.cache.route_lists);
+        let called = (service.hostname(), port, RouteCaller::Library);
+        let all = rds::contenders(self.context, &class, called, &addresses, lists);
+        // Behind those of rules stands one that fails what no rule is for.
+        misfits.truncate(all.places.len());
+        let of_rule = decided.filter(|at| *at < all.places.len());
+        let rule = self.judged(&all, (&misfits, of_rule), walk);
+        let Some(route) = decided.and_then(|at| host.routes.get(at)) else {
+            walk.outcome = "the call fails: no rule is for it".to_owned();
+            return;
+        };
+        self.acted(route, request, walk);
+        // It fails calls by statuses of gRPC, and never by those of HTTP.
+        if walk.answer.take().is_some() {
+            walk.outcome = match text_of(route) {
+                Some(text) => format!("the call fails: {text}"),
+                None => format!("the call fails: {}", walk.outcome),
+            };
+        }
+        walk.notes = rule.map(followed).unwrap_or_default();
+    }
+}
+
+/// What a route that answers says.
+fn text_of(route: &route::Route) -> Option<String> {
+    let Some(route::route::Action::DirectResponse(answer)) = &route.action else { return None };
+    match answer.body.as_ref()?.specifier.as_ref()? {
+        Specifier::InlineString(text) if !text.is_empty() => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// What else a rule does to calls, and what of it a library passes over.
+fn followed(rule: &HttpRule) -> Vec<String> {
+    let kept = HttpRule { mirrors: None, rewrite: None, ..rule.clone() };
+    let mut told = notes(&kept);
+    let lost = proxyless::passed_over(rule).into_iter();
+    told.extend(lost.map(|what| format!("the library passes it over: {what}")));
+    told
+}
