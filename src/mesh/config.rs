@@ -150,14 +150,34 @@ pub enum HostSharing {
 }
 
 /// What becomes of traffic to hosts that no registry knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutboundTrafficPolicy {
     /// It goes where it was going.
-    #[serde(rename = "ALLOW_ANY")]
     AllowAny,
     /// It is dropped.
+    RegistryOnly,
+}
+
+/// The same as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum WrittenOutboundMode {
+    #[serde(rename = "ALLOW_ANY")]
+    AllowAny,
+    /// Istio's proxies look up the host of each request anew. What a client found out is where it goes here.
+    #[serde(rename = "ALLOW_ANY_DYNAMIC_DNS")]
+    AllowAnyDynamicDns,
     #[serde(rename = "REGISTRY_ONLY")]
     RegistryOnly,
+}
+
+impl WrittenOutboundMode {
+    /// What counts.
+    pub fn read(self) -> OutboundTrafficPolicy {
+        match self {
+            Self::AllowAny | Self::AllowAnyDynamicDns => OutboundTrafficPolicy::AllowAny,
+            Self::RegistryOnly => OutboundTrafficPolicy::RegistryOnly,
+        }
+    }
 }
 
 /// What becomes of paths before anything looks at them, each with what the ones before do. (Istio's
@@ -306,7 +326,14 @@ impl MeshConfig {
             outbound_traffic_policy: fields
                 .take::<RawOutbound>("outboundTrafficPolicy")?
                 .and_then(|policy| policy.mode)
-                .unwrap_or(base.outbound_traffic_policy),
+                .map_or(base.outbound_traffic_policy, |mode| {
+                    if mode == WrittenOutboundMode::AllowAnyDynamicDns {
+                        let text =
+                            "outboundTrafficPolicy.mode ALLOW_ANY_DYNAMIC_DNS (ALLOW_ANY counts)";
+                        ignored.push(text.to_owned());
+                    }
+                    mode.read()
+                }),
             enable_auto_mtls: fields.take("enableAutoMtls")?.unwrap_or(base.enable_auto_mtls),
             localities: fields.take_with("localityLbSetting", read_localities)?,
             retries: fields.take_with("defaultHttpRetryPolicy", read_retries)?,
@@ -503,7 +530,7 @@ impl MeshConfig {
 
 #[derive(Deserialize)]
 struct RawOutbound {
-    mode: Option<OutboundTrafficPolicy>,
+    mode: Option<WrittenOutboundMode>,
 }
 
 #[derive(Deserialize)]

@@ -27,7 +27,7 @@ mod yaml;
 pub use access_log::{AccessLog, AccessLogEncoding, AccessLogFormat};
 pub use config::{
     Defaults, GatewayScope, HostSharing, MeshConfig, OutboundTrafficPolicy, PathNormalization,
-    own_trust_domain,
+    WrittenOutboundMode, own_trust_domain,
 };
 pub use default_providers::DefaultProviderFault;
 pub use duration::{WrittenDuration, format_duration, parse_duration};

@@ -24,7 +24,7 @@ use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use super::virtual_services::RoutedService;
 use crate::codes;
-use crate::mesh::{OutboundTrafficPolicy, WrittenPool};
+use crate::mesh::{OutboundTrafficPolicy, WrittenOutboundMode, WrittenPool};
 use crate::model::{Interception, Namespace, Protocol};
 
 /// What one object says.
@@ -116,7 +116,7 @@ struct RawEgressListener {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawOutboundTrafficPolicy {
-    mode: Option<OutboundTrafficPolicy>,
+    mode: Option<WrittenOutboundMode>,
     egress_proxy: Option<RawEgressProxy>,
 }
 
@@ -142,9 +142,16 @@ impl Sidecar {
             let path = "spec.outboundTrafficPolicy";
             reasons.push(Reason::warning(&codes::SIDECAR_POLICY, path, text));
         }
+        if policy.as_ref().and_then(|policy| policy.mode)
+            == Some(WrittenOutboundMode::AllowAnyDynamicDns)
+        {
+            let text = "ALLOW_ANY counts: requests go to the address that the client found, which no proxy looks up anew";
+            let path = "spec.outboundTrafficPolicy.mode";
+            reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
+        }
         let egress_proxy = policy.as_mut().and_then(|policy| policy.egress_proxy.take());
         let outbound =
-            policy.map(|policy| policy.mode.unwrap_or(OutboundTrafficPolicy::RegistryOnly));
+            policy.map(|policy| policy.mode.unwrap_or(WrittenOutboundMode::RegistryOnly).read());
         let egress_proxy = egress_proxy.and_then(|raw| {
             let read = raw.read(outbound, &meta.namespace, settings);
             read.map_err(|(field, fact)| {

@@ -372,6 +372,13 @@ fn listener_that_names_no_hosts_or_no_port_that_can_be_is_told() {
 }
 
 #[test]
+fn looking_up_hosts_anew_is_as_any_that_may_pass() {
+    let spec = json!({ "outboundTrafficPolicy": { "mode": "ALLOW_ANY_DYNAMIC_DNS" } });
+    assert_eq!(read("shop", "one", &spec).0.outbound, Some(OutboundTrafficPolicy::AllowAny));
+    assert_eq!(reasons_of(&spec), ["STR1005 spec.outboundTrafficPolicy.mode"]);
+}
+
+#[test]
 fn egress_proxy_is_one_service_that_takes_what_may_pass() {
     let policy = |mode: &str, proxy: Value| json!({ "outboundTrafficPolicy": { "mode": mode, "egressProxy": proxy } });
     let whole = json!({ "host": "out", "port": { "number": 8080 }, "subset": "v1" });
