@@ -621,7 +621,6 @@ fn base(context: &PushContext) -> cluster::Cluster {
                 max_pending_requests: unlimited(),
                 max_requests: unlimited(),
                 max_retries: unlimited(),
-                track_remaining: true,
                 ..Default::default()
             }],
             ..Default::default()
