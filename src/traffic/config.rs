@@ -74,7 +74,8 @@ impl Traffic {
 
     /// Whether rules that hold for a proxy lead to a service, which it is given for that.
     pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
-        let leads = |one: &Arc<RoutedService>| one.destinations().any(|to| to.host == *host);
+        let leads =
+            |one: &Arc<RoutedService>| one.destinations_from(namespace).any(|to| to.host == *host);
         let mut patterns = self.virtual_services.leading_to(host);
         patterns.any(|pattern| self.routed_of_pattern(pattern, namespace, selection).any(leads))
     }

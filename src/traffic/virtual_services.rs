@@ -11,7 +11,8 @@ use super::gateways::Gateways;
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
 use super::route::{
-    ConnectionMatch, Destination, HttpRoutes, RequestMatch, RouteOrigin, SourceMatch, TcpRule,
+    ConnectionMatch, Destination, HttpRoutes, HttpRule, RequestMatch, RouteOrigin, SourceMatch,
+    TcpRule,
 };
 use super::selection::{Selection, Selectors};
 use super::virtual_service::{Delegate, VirtualService};
@@ -75,7 +76,23 @@ impl RoutedService {
 
     /// Where its rules lead, and where copies go.
     pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
-        let requests = self.http.rules.iter().flat_map(|rule| {
+        self.destinations_of(|_| true)
+    }
+
+    /// The same, without rules for requests of other namespaces alone.
+    pub fn destinations_from(&self, namespace: &Namespace) -> impl Iterator<Item = &Destination> {
+        let fits = move |one: &RequestMatch| {
+            one.source.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
+        };
+        self.destinations_of(move |rule| rule.matches.is_empty() || rule.matches.iter().any(fits))
+    }
+
+    fn destinations_of(
+        &self,
+        counts: impl Fn(&HttpRule) -> bool,
+    ) -> impl Iterator<Item = &Destination> {
+        let rules = self.http.rules.iter().filter(move |rule| counts(rule));
+        let requests = rules.flat_map(|rule| {
             let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
             rule.destinations.iter().chain(mirrors)
         });
