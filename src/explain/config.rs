@@ -221,10 +221,16 @@ impl<'a> ConfigView<'a> {
         self.services_known
     }
 
-    /// Whether some workload of a namespace that is known carries all of these labels.
+    /// Whether some workload of a namespace that is known carries all of these labels; be it by a proxy that is connected
+    /// alone, whose pod nobody knows.
     fn is_carried(&self, labels: &Labels, namespace: &Namespace) -> bool {
         let mut known = self.context.workload_labels(Some(namespace));
+        let mut connected = self.clients.proxies().iter();
         known.any(|(_, carried)| labels_match(labels, carried))
+            || connected.any(|proxy| {
+                proxy.namespace() == namespace
+                    && labels_match(labels, self.context.labels_of(proxy))
+            })
     }
 
     /// What becomes of an object; `None` of one that is no part of the mesh's configuration, or that others tell of.

@@ -29,6 +29,15 @@ fn carries_requests(port: &Port) -> bool {
     port.protocol.is_http() || port.protocol == Protocol::Auto
 }
 
+/// Those of some ports that a rule is for, whose matches name these.
+fn asked(named: impl Iterator<Item = Option<u16>>, ports: &BTreeSet<u16>) -> BTreeSet<u16> {
+    let named: Option<BTreeSet<u16>> = named.collect();
+    match named.filter(|named| !named.is_empty()) {
+        Some(named) => ports.intersection(&named).copied().collect(),
+        None => ports.clone(),
+    }
+}
+
 /// Who has a host, among clients that may tell.
 #[derive(Default)]
 struct HostOwners<'a> {
@@ -106,19 +115,21 @@ impl ConfigView<'_> {
             found.standing = Some(ObjectStanding::Shadowed);
             return found;
         }
-        let ports = protocols.requests;
+        let ports = &protocols.requests;
         for (at, rule) in service.http.iter().enumerate() {
             let path = format!("spec.http[{at}]");
-            found.reasons.extend(self.destinations(rule, &path, &ports, &clients, object));
+            found.reasons.extend(self.destinations(rule, &path, ports, &clients, object));
         }
         let (hosts, lists): (Vec<_>, _) = (service.mesh_hosts().collect(), ["http", "match"]);
         found.reasons.extend(self.rules_at_libraries(routed, &hosts, &service.http, lists));
-        for (field, rules) in [("tls", &service.tls), ("tcp", &service.tcp)] {
+        let lists =
+            [("tls", &service.tls, &protocols.tls), ("tcp", &service.tcp, &protocols.connections)];
+        for (field, rules, ports) in lists {
             for (at, rule) in rules.iter().enumerate() {
+                let ports = asked(rule.matches.iter().map(|one| one.port), ports);
                 for to in &rule.destinations {
                     let path = format!("spec.{field}[{at}].route[{}].destination", to.index);
-                    let none = BTreeSet::new();
-                    found.reasons.extend(self.destination(to, path, &none, &clients, "closed"));
+                    found.reasons.extend(self.destination(to, path, &ports, &clients, "closed"));
                 }
             }
         }
@@ -336,6 +347,7 @@ impl ConfigView<'_> {
         object: &Value,
     ) -> Vec<Reason> {
         let mut reasons = Vec::new();
+        let ports = &asked(rule.matches.iter().map(|one| one.port), ports);
         for to in &rule.destinations {
             let path = format!("{path}.route[{}].destination", to.index);
             reasons.extend(self.destination(to, path, ports, clients, "answered 503"));
@@ -414,6 +426,7 @@ impl ConfigView<'_> {
             let text = format!("{host} has no port called {name}; it has {}", list());
             return Some((&codes::DESTINATION_PORT, text));
         }
+        let mut partly = None;
         let port = match (number, &*has) {
             (Some(port), _) if !has.contains(&port) => {
                 let text = format!("{host} has no port {port}; it has {}", list());
@@ -430,11 +443,21 @@ impl ConfigView<'_> {
                     );
                     return Some((&codes::DESTINATION_PORT, text));
                 }
+                let lacks: Vec<_> = ports.iter().filter(|port| !has.contains(port)).collect();
+                if !lacks.is_empty() {
+                    let lacks = lacks.into_iter().map(u16::to_string).collect::<Vec<_>>();
+                    let text = format!(
+                        "no port is named, and {host} has several: {}, which who calls port {} of the host doesn't come to",
+                        list(),
+                        lacks.join(", ")
+                    );
+                    partly = Some((&codes::DESTINATION_PORT, text));
+                }
                 shared.copied()
             }
         };
         if to.subset.is_empty() || port.is_none() {
-            return None;
+            return partly;
         }
         let rules = self.context.traffic.destination_rules.of(host);
         let client = RuleClient { namespace, selection: &Selection::default() };
@@ -444,7 +467,7 @@ impl ConfigView<'_> {
                 let text =
                     format!("DestinationRule {} of {host} has no subset {subset}", rule.meta());
                 match rule.subsets.get(subset) {
-                    Some(found) if !found.is_kept => return None,
+                    Some(found) if !found.is_kept => return partly,
                     Some(_) => {
                         format!("{text} any more, and keeps it for {} s", KEPT_FOR.as_secs())
                     }
@@ -707,8 +730,8 @@ fn plain_port() -> Port {
 #[derive(Default)]
 struct ProtocolsSeen {
     requests: BTreeSet<u16>,
-    tls: bool,
-    bytes: bool,
+    tls: BTreeSet<u16>,
+    connections: BTreeSet<u16>,
     /// Whether some host is no service that is known.
     is_unknown: bool,
     /// A host, with what its ports are.
@@ -718,8 +741,9 @@ struct ProtocolsSeen {
 impl ProtocolsSeen {
     fn see(&mut self, host: &HostPattern, owners: &HostOwners<'_>) {
         self.requests.extend(&owners.requests);
-        self.tls |= owners.connections.iter().any(|port| port.protocol.begins_tls());
-        self.bytes |= !owners.connections.is_empty();
+        let of_tls = owners.connections.iter().filter(|port| port.protocol.begins_tls());
+        self.tls.extend(of_tls.map(|port| port.number));
+        self.connections.extend(owners.connections.iter().map(|port| port.number));
         self.is_unknown |= !owners.is_service;
         if !owners.is_service {
             self.requests.insert(PLAIN_PORT);
@@ -737,8 +761,8 @@ impl ProtocolsSeen {
     fn reasons(&self, service: &VirtualService) -> Vec<Reason> {
         let lists = [
             ("http", !service.http.is_empty() && self.requests.is_empty()),
-            ("tls", !service.tls.is_empty() && !self.tls),
-            ("tcp", !service.tcp.is_empty() && !self.bytes),
+            ("tls", !service.tls.is_empty() && self.tls.is_empty()),
+            ("tcp", !service.tcp.is_empty() && self.connections.is_empty()),
         ];
         let lost = lists.into_iter().filter(|(_, is_lost)| *is_lost && !self.is_unknown);
         let of = |(list, _)| {

@@ -188,8 +188,13 @@ impl TrafficPolicy {
                     } = raw;
                     let of_port =
                         RawGroups { load_balancer, connection_pool, outlier_detection, tls };
-                    let of_port = of_port.read(&path, scope, reasons);
-                    ports.entry(number).or_insert(of_port);
+                    if ports.contains_key(&number) {
+                        let text = format!("those of port {number} are there already, and count");
+                        let path = format!("{path}.port.number");
+                        reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
+                        continue;
+                    }
+                    ports.insert(number, of_port.read(&path, scope, reasons));
                 }
                 _ => {
                     let text = format!("{} is no port; the settings are left out", raw.port.number);

@@ -51,7 +51,15 @@ impl VirtualService {
                     reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
                     continue;
                 }
-                match merged(rule, its) {
+                let joined = merged(rule, its);
+                for one in joined.iter().flat_map(|_| without_partner(rule, its)) {
+                    let text = format!(
+                        "no request can fit both this rule and spec.http[{of}].match[{one}] of {}: that match is left out",
+                        delegate.meta
+                    );
+                    reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
+                }
+                match joined {
                     Some(mut merged) => {
                         let via = Some(rule.place.index);
                         let index = its.place.index;
@@ -71,6 +79,14 @@ impl VirtualService {
         }
         (HttpRoutes { origin, rules: rules.into() }, reasons)
     }
+}
+
+/// The matches of a delegate's rule, by their place, that fit together with none of the root's.
+fn without_partner(root: &HttpRule, its: &HttpRule) -> Vec<usize> {
+    let is_alone =
+        |its: &RequestMatch| root.matches.iter().all(|root| of_both(root, its).is_none());
+    let all = its.matches.iter().enumerate().filter(|_| !root.matches.is_empty());
+    all.filter(|(_, its)| is_alone(its)).map(|(at, _)| at).collect()
 }
 
 /// What becomes of requests that fit both; `None` where none can.
