@@ -72,7 +72,11 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
         tell!("{} objects are those of member clusters (Services, Pods): left out", members.len());
     }
     if others.is_empty() && args.delete.is_empty() {
-        return Err(CommandFailure::usage("the files hold no object of the mesh's configuration"));
+        let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
+        let text = format!("no object of the mesh's configuration is in {}", files.join(", "));
+        return Err(CommandFailure::usage(text).next(
+            "name files with objects such as VirtualServices, or with --delete KIND/NAMESPACE/NAME those that are to go",
+        ));
     }
     let remove = args.delete.iter().map(|name| removed(name)).collect::<Result<Vec<_>, _>>()?;
     let question = json!({ "objects": others, "remove": remove });

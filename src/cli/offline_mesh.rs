@@ -56,6 +56,7 @@ fn read_within(
 ) -> Result<Vec<(String, Vec<u8>)>, CommandFailure> {
     let wrong = |path: &Path, error: std::io::Error| {
         CommandFailure::usage(format!("{} can't be read: {error}", path.display()))
+            .next("name files or folders that are there, or - for standard input")
     };
     let mut left = bytes_max;
     let mut read = |source: &mut dyn std::io::Read, path: &Path| {

@@ -75,6 +75,13 @@ pub(super) async fn run(
     for warning in &mesh.warnings {
         tell!("{}", clean(&warning.to_string()));
     }
+    if states.is_empty() {
+        let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
+        tell!(
+            "{}: of VirtualServices, DestinationRules and whatever else Strait follows there is none; a kind that is spelt otherwise is none",
+            clean(&files.join(", "))
+        );
+    }
     if let Some(note) = unknown(&view.unknown_hosts()) {
         tell!("{}", clean(&note));
     }
