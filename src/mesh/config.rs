@@ -161,11 +161,13 @@ pub enum OutboundTrafficPolicy {
 /// The same as it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum WrittenOutboundMode {
+    /// See [`OutboundTrafficPolicy::AllowAny`].
     #[serde(rename = "ALLOW_ANY")]
     AllowAny,
     /// Istio's proxies look up the host of each request anew. What a client found out is where it goes here.
     #[serde(rename = "ALLOW_ANY_DYNAMIC_DNS")]
     AllowAnyDynamicDns,
+    /// See [`OutboundTrafficPolicy::RegistryOnly`].
     #[serde(rename = "REGISTRY_ONLY")]
     RegistryOnly,
 }

@@ -436,6 +436,14 @@ impl HttpRoutes {
     }
 }
 
+impl HttpRule {
+    /// Where it leads requests, and where copies go.
+    pub fn leads_to(&self) -> impl Iterator<Item = &Destination> + Clone {
+        let mirrors = self.mirrors.iter().flatten().map(|mirror| &mirror.destination);
+        self.destinations.iter().chain(mirrors)
+    }
+}
+
 impl Deref for HttpRule {
     type Target = RuleTerms;
 

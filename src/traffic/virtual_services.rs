@@ -65,6 +65,21 @@ impl RoutedService {
             && (export_to, tls, tcp) == (&of.export_to, &of.tls, &of.tcp)
             && self.http.origin == other.http.origin
             && self.portless == other.portless
+            && self.led() == other.led()
+    }
+
+    /// Which services requests are led to, and of which namespaces these are, if not of all.
+    fn led(&self) -> BTreeSet<(Option<&Namespace>, &Hostname)> {
+        let mut led = BTreeSet::new();
+        for rule in &*self.http.rules {
+            let of = rule.matches.iter().map(|one| one.source.namespace.as_ref());
+            let any = rule.matches.is_empty().then_some(None);
+            let to = rule.leads_to().map(|to| &to.host);
+            for namespace in of.chain(any) {
+                led.extend(to.clone().map(|host| (namespace, host)));
+            }
+        }
+        led
     }
 
     /// Whether `other` names the same as it where it holds for a host, so that both may hold for that: VirtualServices may.
@@ -92,10 +107,7 @@ impl RoutedService {
         counts: impl Fn(&HttpRule) -> bool,
     ) -> impl Iterator<Item = &Destination> {
         let rules = self.http.rules.iter().filter(move |rule| counts(rule));
-        let requests = rules.flat_map(|rule| {
-            let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
-            rule.destinations.iter().chain(mirrors)
-        });
+        let requests = rules.flat_map(HttpRule::leads_to);
         let connections = self.service.tls.iter().chain(&self.service.tcp);
         let all = requests.chain(connections.flat_map(|rule| &rule.destinations));
         all.filter(|to| !to.invalid)

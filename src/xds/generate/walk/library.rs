@@ -79,7 +79,8 @@ fn text_of(route: &route::Route) -> Option<String> {
 
 /// What else a rule does to calls, and what of it a library passes over.
 fn followed(rule: &HttpRule) -> Vec<String> {
-    let kept = HttpRule { mirrors: None, rewrite: None, ..rule.clone() };
+    let mut kept = rule.clone();
+    (kept.mirrors, kept.rewrite) = (None, None);
     let mut told = notes(&kept);
     let lost = proxyless::passed_over(rule).into_iter();
     told.extend(lost.map(|what| format!("the library passes it over: {what}")));

@@ -224,7 +224,16 @@ fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they
         ("connections", false, &|spec| spec["tcp"][0]["match"][0]["port"] = 5433.into()),
         ("one more host", false, &|spec| spec["hosts"] = json!(["a", "db"])),
     ];
-    for (what, expected, edit) in edits {
+    // Under a Sidecar a proxy is given what requests of its namespace are led to.
+    let from = |first: &str, second: &str| {
+        let of = |namespace: &str, host: &str| json!({ "match": [{ "sourceNamespace": namespace }], "route": [to(host, 1)] });
+        json!([of(first, "a"), of(second, "b.pay.svc.cluster.local")])
+    };
+    let base_of_senders = with(&|spec| spec["http"] = from("web", "shop"));
+    let of_others: (&str, bool, &dyn Fn(&mut Value)) =
+        ("whose requests lead where", false, &|spec| spec["http"] = from("shop", "web"));
+    let all = edits.map(|edit| (edit, &base)).into_iter().chain([(of_others, &base_of_senders)]);
+    for ((what, expected, edit), base) in all {
         let mut mesh = Edited::new();
         mesh.edit("1", base.clone()).expect("it is new");
         let (rules, _) = mesh.last.take().expect("it was looked at");
