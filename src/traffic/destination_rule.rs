@@ -19,7 +19,6 @@ use super::policy::{
     TrafficPolicy, resolve,
 };
 use super::selection::{self, RuleSelector, Selection, Selectors};
-use super::shared::SharedParts;
 use crate::codes;
 use crate::model::{ExportTo, Labels, Namespace, SortedMap};
 
@@ -178,12 +177,6 @@ impl DestinationRule {
     pub fn resolved(&self, subset: &str, port: u16) -> ResolvedPolicy {
         let of_subset = self.subsets.get(subset).and_then(|subset| subset.policy.as_deref());
         resolve(self.policy.as_deref(), of_subset, port)
-    }
-
-    /// Has what other rules say as well be theirs.
-    pub(super) fn share(&mut self, parts: &mut SharedParts) {
-        self.policy.iter_mut().for_each(|policy| parts.policies.share(policy));
-        parts.subsets.share(&mut self.subsets);
     }
 
     /// See [`DestinationRules::place`].

@@ -453,7 +453,7 @@ impl TrafficIndex {
         let meta = ObjectMeta::of(key, &value);
         let (good, state) = match kind.read(meta.clone(), &value, &self.settings) {
             Ok((mut read, reasons)) => {
-                read.share(&mut self.shared);
+                self.shared.share(&mut read);
                 let state = ObjectState { reasons, ..ObjectState::default() };
                 (Some((object.clone(), read)), state)
             }

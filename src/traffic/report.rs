@@ -11,7 +11,6 @@ use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::ingress::{Ingress, IngressClass};
 use super::object::ObjectState;
 use super::proxy_config::SidecarDefaults;
-use super::shared::SharedParts;
 use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
@@ -42,21 +41,6 @@ pub enum TrafficObject {
     IngressClass(Arc<IngressClass>),
     /// A ReferenceGrant.
     ReferenceGrant(Arc<ReferenceGrant>),
-}
-
-impl TrafficObject {
-    /// Has what other objects say as well be theirs, where it has just been read: of the kinds of which there are thousands.
-    pub(super) fn share(&mut self, parts: &mut SharedParts) {
-        match self {
-            Self::DestinationRule(rule) => {
-                Arc::get_mut(rule).into_iter().for_each(|rule| rule.share(parts));
-            }
-            Self::VirtualService(service) => {
-                Arc::get_mut(service).into_iter().for_each(|service| service.share(parts));
-            }
-            _ => {}
-        }
-    }
 }
 
 /// An object, and what is said of it.

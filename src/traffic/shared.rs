@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::destination_rule::Subset;
 use super::object::ObjectState;
 use super::policy::TrafficPolicy;
+use super::report::TrafficObject;
 use super::route::RuleTerms;
 use crate::model::SortedMap;
 
@@ -15,15 +16,38 @@ use crate::model::SortedMap;
 #[derive(Debug, Default)]
 pub(super) struct SharedParts {
     /// How services are spoken to.
-    pub(super) policies: SharedValues<TrafficPolicy>,
+    policies: SharedValues<TrafficPolicy>,
     /// The subsets of one rule.
-    pub(super) subsets: SharedValues<SortedMap<Arc<str>, Subset>>,
+    subsets: SharedValues<SortedMap<Arc<str>, Subset>>,
     /// What one rule says of requests.
-    pub(super) terms: SharedValues<RuleTerms>,
+    terms: SharedValues<RuleTerms>,
     /// What is said of objects: of most of them nothing.
     pub(super) states: SharedValues<ObjectState>,
     /// Names that are no object's own.
-    pub(super) texts: SharedValues<str>,
+    texts: SharedValues<str>,
+}
+
+impl SharedParts {
+    /// Has what other objects say as well be theirs, in one that has just been read: of the kinds of which there are
+    /// thousands.
+    pub(super) fn share(&mut self, object: &mut TrafficObject) {
+        match object {
+            TrafficObject::DestinationRule(rule) => {
+                let Some(rule) = Arc::get_mut(rule) else { return };
+                rule.policy.iter_mut().for_each(|policy| self.policies.share(policy));
+                self.subsets.share(&mut rule.subsets);
+            }
+            TrafficObject::VirtualService(service) => {
+                let Some(service) = Arc::get_mut(service) else { return };
+                service.gateways.iter_mut().for_each(|gateway| self.texts.share(gateway));
+                for rule in Arc::get_mut(&mut service.http).into_iter().flatten() {
+                    self.terms.share(&mut rule.terms);
+                    rule.destinations.iter_mut().for_each(|to| self.texts.share(&mut to.subset));
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Values in use. Those that are not any more are dropped when there may be as many of them as of the others, so that a

@@ -28,7 +28,6 @@ use super::route::{
     ConnectionMatch, Destination, HttpRule, MESH, RouteOrigin, RulePlace, SourceMatch, TcpRule,
     place,
 };
-use super::shared::SharedParts;
 use crate::codes;
 use crate::model::{ExportTo, Namespace, SortedMap};
 
@@ -145,15 +144,6 @@ impl VirtualService {
         let http = http.into();
         let service = Self { meta, origin, hosts, gateways, export_to, http, delegates, tls, tcp };
         Ok((service, reasons))
-    }
-
-    /// Has what other objects say as well be theirs.
-    pub(super) fn share(&mut self, parts: &mut SharedParts) {
-        self.gateways.iter_mut().for_each(|gateway| parts.texts.share(gateway));
-        for rule in Arc::get_mut(&mut self.http).into_iter().flatten() {
-            parts.terms.share(&mut rule.terms);
-            rule.destinations.iter_mut().for_each(|to| parts.texts.share(&mut to.subset));
-        }
     }
 
     /// Whether it is for sidecars.
