@@ -39,6 +39,8 @@ struct PolicyFile {
     #[serde(default)]
     preferences: Vec<PreferenceText>,
     rollout: Option<RolloutText>,
+    #[serde(default)]
+    traffic_from: Vec<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -142,6 +144,12 @@ impl Policy {
         }
         policy.rollout =
             file.rollout.map(|text| rollout::plan("rollout", &text)).transpose()?.map(Arc::new);
+        for (at, id) in file.traffic_from.iter().enumerate() {
+            let field = format!("trafficFrom[{at}]");
+            if !policy.traffic_from.insert(cluster(&field, id)?) {
+                return invalid(field, format!("{id} is there twice"));
+            }
+        }
         Ok(policy)
     }
 }

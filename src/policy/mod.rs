@@ -14,7 +14,7 @@ mod rules;
 mod tests;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub struct Policy {
     preferences: Vec<Preference>,
     /// How changes of configuration are let out; `None` for to all at once.
     rollout: Option<Arc<RolloutPlan>>,
+    /// The clusters whose own traffic objects hold for their proxies.
+    traffic_from: BTreeSet<ClusterId>,
 }
 
 /// Why something is not taken: the rule, by its place in the file, and the fact.
@@ -238,9 +240,17 @@ impl Policy {
         self.rollout.as_ref()
     }
 
+    /// Whether the traffic objects that a cluster has itself hold for its proxies.
+    pub fn takes_traffic_from(&self, cluster: &ClusterId) -> bool {
+        self.traffic_from.contains(cluster)
+    }
+
     /// Every cluster that the file names, with the place that names it.
     pub fn clusters_named(&self) -> BTreeMap<&ClusterId, String> {
         let mut named = BTreeMap::new();
+        for (at, cluster) in self.traffic_from.iter().enumerate() {
+            named.insert(cluster, format!("trafficFrom[{at}]"));
+        }
         for (at, preference) in self.preferences.iter().enumerate() {
             for cluster in preference.clusters() {
                 named.insert(cluster, format!("preferences[{at}]"));

@@ -258,3 +258,19 @@ fn tokens_count_on_after_their_end_where_an_operator_says_for_how_long() {
     let refused = refused.expect_err("too long").to_string();
     assert_eq!(refused, "mesh.darkTokenGrace: \"169h\" is more than 7 days (168h)");
 }
+
+#[test]
+fn clusters_are_named_whose_own_traffic_objects_count() {
+    assert!(!policy("").takes_traffic_from(&id("east")), "off when absent");
+    let policy = policy("trafficFrom: [east, west]\n");
+    let taken = ["east", "west", "north"].map(|one| policy.takes_traffic_from(&id(one)));
+    assert_eq!(taken, [true, true, false]);
+    assert_eq!(policy.clusters_named()[&id("west")], "trafficFrom[1]");
+    for (text, fact) in [
+        ("trafficFrom: [east, east]", "trafficFrom[1]: east is there twice"),
+        ("trafficFrom: ['*']", "trafficFrom[0]: \"*\" can't be a cluster ID"),
+    ] {
+        let found = Policy::parse(&format!("{HEAD}{text}\n")).expect_err(text).to_string();
+        assert!(found.contains(fact), "{text}: {found}");
+    }
+}
