@@ -4,7 +4,7 @@
 //! neither renumbered nor given a second meaning. Groups: 01xx usage, 02xx kubeconfig and Secret,
 //! 03xx contact with a cluster, 04xx network and gateway, 05xx proxy and xDS, 06xx policy, 07xx
 //! trust and TLS, 08xx host and storage, of these 082x access policies, 09xx injection, of these 095x and 096x
-//! the agent in a pod, 10xx traffic configuration. Large groups have files of their own.
+//! the agent in a pod, 10xx traffic configuration, of these 112x clusters' own. Large groups have files of their own.
 
 #[macro_use]
 mod code;
@@ -16,6 +16,7 @@ mod injection;
 mod members;
 mod networks;
 mod objects;
+mod own_traffic;
 mod routes;
 mod sidecars;
 mod traffic;
@@ -29,11 +30,12 @@ pub use self::injection::*;
 pub use self::members::*;
 pub use self::networks::*;
 pub use self::objects::*;
+pub use self::own_traffic::*;
 pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 12] = [
+static GROUPS: [&[&Code]; 13] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -46,6 +48,7 @@ static GROUPS: [&[&Code]; 12] = [
     envoy_filters::CODES,
     ingresses::CODES,
     objects::CODES,
+    own_traffic::CODES,
 ];
 
 /// Every code, in order.

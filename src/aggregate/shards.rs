@@ -47,6 +47,8 @@ pub struct AggregateChanges {
     pub placements: BTreeSet<ClusterId>,
     /// Clusters that say something else of themselves.
     pub facts: BTreeSet<ClusterId>,
+    /// Clusters of which nothing of that but their traffic objects are others.
+    pub traffic: BTreeSet<ClusterId>,
     /// Whether any declares other gateways.
     pub gateways: bool,
     /// Whether any has other machines.
@@ -66,6 +68,7 @@ impl AggregateChanges {
         join(&mut self.workloads, later.workloads);
         self.placements.extend(later.placements);
         self.facts.extend(later.facts);
+        self.traffic.extend(later.traffic);
         self.gateways |= later.gateways;
         self.entries |= later.entries;
     }
@@ -395,9 +398,14 @@ impl ShardContents {
                 touched.workloads.extend(pods.map(|(pod, _)| (cluster.clone(), pod.to_key())));
             }
             touched.gateways |= self.facts.gateways != facts.gateways;
+            let but_traffic = ClusterFacts { traffic: self.facts.traffic.clone(), ..facts.clone() };
+            if but_traffic == self.facts {
+                touched.traffic.insert(cluster.clone());
+            } else {
+                touched.facts.insert(cluster.clone());
+            }
             touched.entries |= self.facts.entries != facts.entries;
             self.facts = facts;
-            touched.facts.insert(cluster.clone());
         }
         if let Some(label) = contents.network_label
             && self.network_label != label

@@ -13,8 +13,8 @@ use super::state::StateKind;
 use super::{DatacentreState, IssuerState, ShardState, StoredFiles, StoredObjects};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterFacts, ClusterId, DeclaredGateway, Endpoints, Hostname, Locality, NetworkId, Workload,
-    WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, Collection, DeclaredGateway, Endpoints, Hostname, Locality, NetworkId,
+    Workload, WorkloadKey, Workloads,
 };
 use crate::push::PushContext;
 use crate::registry::{Provider, ServiceRecord, ShardKey};
@@ -52,10 +52,34 @@ struct FactsDelta {
     unready: BTreeMap<WorkloadKey, bool>,
     gateways: Option<Arc<BTreeMap<WorkloadKey, DeclaredGateway>>>,
     entries: Option<Arc<BTreeMap<WorkloadKey, Arc<Value>>>>,
+    traffic: Option<Collection>,
 }
 
 fields!(Delta { network_label, services, workloads, facts });
-fields!(FactsDelta { localities, unready, gateways, entries });
+
+/// The last of a change; without what of it is of few clusters, where that is as it was.
+impl Encode for FactsDelta {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        let Self { localities, unready, gateways, entries, traffic } = self;
+        localities.write(to);
+        unready.write(to);
+        gateways.write(to);
+        entries.write(to);
+        if let Some(traffic) = traffic {
+            traffic.write(to);
+        }
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        Ok(Self {
+            localities: Encode::read(from)?,
+            unready: Encode::read(from)?,
+            gateways: Encode::read(from)?,
+            entries: Encode::read(from)?,
+            traffic: if from.is_done() { None } else { Some(Encode::read(from)?) },
+        })
+    }
+}
 
 impl Encode for ServiceDelta {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
@@ -113,11 +137,12 @@ impl StateKind for ShardState {
                 None => drop(self.workloads.remove(key.namespace.as_str(), &key.name)),
             }
         }
-        let FactsDelta { localities, unready, gateways, entries } = facts;
+        let FactsDelta { localities, unready, gateways, entries, traffic } = facts;
         let ours = &mut self.facts;
         ours.localities = localities.unwrap_or_else(|| Arc::clone(&ours.localities));
         ours.gateways = gateways.unwrap_or_else(|| Arc::clone(&ours.gateways));
         ours.entries = entries.unwrap_or_else(|| Arc::clone(&ours.entries));
+        ours.traffic = traffic.unwrap_or_else(|| ours.traffic.clone());
         for (pod, is_unready) in unready {
             if is_unready {
                 ours.unready.insert(pod);
@@ -273,6 +298,7 @@ fn facts(old: &ClusterFacts, new: &ClusterFacts) -> FactsDelta {
         unready: unready.collect(),
         gateways: otherwise(&old.gateways, &new.gateways),
         entries: otherwise(&old.entries, &new.entries),
+        traffic: (old.traffic != new.traffic).then(|| new.traffic.clone()),
     }
 }
 

@@ -15,11 +15,11 @@ use super::{
     StoredObjects,
 };
 use crate::model::{
-    Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Definition, Distribution,
-    Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Labels, Locality,
-    Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles, ObjectJson, ObjectKey, PodState, Port,
-    Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey,
-    Workloads,
+    Addresses, ByName, ClusterFacts, ClusterId, Collection, DeclaredGateway, Definition,
+    Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname,
+    Labels, Locality, Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles, ObjectJson,
+    ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode,
+    UidMark, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -41,13 +41,11 @@ names!(ClusterId, Hostname, Namespace, NetworkId);
 
 fields!(StateOrigin { domain, trust_domain, system_namespace });
 fields!(Note { secret, network, mode, last_contact });
-fields!(ShardState { cluster, uid, network_label, workloads, facts, services });
 fields!(DatacentreState { name, services });
 fields!(StoredObjects { store, objects });
 fields!(StoredFiles { store, files });
 fields!(ObjectKey { kind, group, namespace, name });
 fields!(IssuerState { cluster, issuer, key_set });
-fields!(ClusterFacts { localities, unready, gateways, entries });
 fields!(DeclaredGateway { network, of_config_cluster_only, addresses, entrances });
 fields!(WorkloadKey { namespace, name });
 fields!(ServiceRecord { service, endpoints });
@@ -105,6 +103,71 @@ numbers!(Protocol {
     10 => Udp,
     11 => Auto,
 });
+
+/// All but its traffic objects, which are behind all else: few clusters have any.
+impl Encode for ClusterFacts {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        let Self { localities, unready, gateways, entries, traffic: _ } = self;
+        localities.write(to);
+        unready.write(to);
+        gateways.write(to);
+        entries.write(to);
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        Ok(Self {
+            localities: Encode::read(from)?,
+            unready: Encode::read(from)?,
+            gateways: Encode::read(from)?,
+            entries: Encode::read(from)?,
+            traffic: Collection::default(),
+        })
+    }
+}
+
+/// Files of a cluster whose own traffic objects don't count lack the last part.
+impl Encode for ShardState {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        let Self { cluster, uid, network_label, workloads, facts, services } = self;
+        cluster.write(to);
+        uid.write(to);
+        network_label.write(to);
+        workloads.write(to);
+        facts.write(to);
+        services.write(to);
+        if !facts.traffic.is_empty() {
+            facts.traffic.write(to);
+        }
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        let mut state = Self {
+            cluster: Encode::read(from)?,
+            uid: Encode::read(from)?,
+            network_label: Encode::read(from)?,
+            workloads: Encode::read(from)?,
+            facts: Encode::read(from)?,
+            services: Encode::read(from)?,
+        };
+        if !from.is_done() {
+            state.facts.traffic = Encode::read(from)?;
+        }
+        Ok(state)
+    }
+}
+
+/// Their texts: which objects they are, these say.
+impl Encode for Collection {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        self.values().for_each(|object| object.write(to));
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        let count = from.count()?;
+        (0..count).map(|_| ObjectJson::read(from)).collect()
+    }
+}
 
 /// As the store has it: what it means others decide, now as then.
 impl Encode for Arc<Value> {

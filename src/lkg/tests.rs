@@ -12,10 +12,10 @@ use super::files::{GENERATIONS, open_file, to_file};
 use super::flaw::{Flaw, OLDEST, VERSION};
 use super::*;
 use crate::model::{
-    Addresses, ByName, ClusterFacts, DeclaredGateway, Definition, Distribution, Endpoint, ExportTo,
-    GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, ObjectJson, ObjectKey, PodState,
-    Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload,
-    WorkloadKey, Workloads,
+    Addresses, ByName, ClusterFacts, Collection, DeclaredGateway, Definition, Distribution,
+    Endpoint, ExportTo, GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, ObjectJson,
+    ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode,
+    UidMark, Workload, WorkloadKey, Workloads,
 };
 
 fn origin() -> StateOrigin {
@@ -106,7 +106,21 @@ impl Dice {
                 let entry = serde_json::json!({"spec": {"address": *dice.text()}, "status": null});
                 (names(dice), Arc::new(entry))
             })),
+            traffic: if self.flip() { Collection::default() } else { self.own_traffic() },
         }
+    }
+
+    fn own_traffic(&mut self) -> Collection {
+        let objects: Vec<_> = self.some(|dice| {
+            let metadata = serde_json::json!({"namespace": *dice.text(), "name": *dice.text()});
+            Arc::new(serde_json::json!({
+                "apiVersion": "networking.istio.io/v1",
+                "kind": "Sidecar",
+                "metadata": metadata,
+                "spec": {"egress": [*dice.text()]},
+            }))
+        });
+        objects.into_iter().collect()
     }
 
     fn range(&mut self) -> ipnet::IpNet {
@@ -629,6 +643,7 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
         unready: [key("cart-7d8b9-bbbbb")].into_iter().collect(),
         gateways: Arc::new([(key("east-west"), gateway)].into()),
         entries: Arc::new([(key("vm"), Arc::new(entry))].into()),
+        traffic: Collection::default(),
     };
     let endpoint = |address: &str, pod: Option<&str>| Endpoint {
         address: address.parse().expect("an address"),

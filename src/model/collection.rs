@@ -146,6 +146,11 @@ impl Collection {
         self.0.remove(key)
     }
 
+    /// Whether it is the very same, of which one is a clone of the other.
+    pub fn is(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+
     /// What differs from an earlier collection.
     pub fn differences<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Difference<'a>> {
         before.0.diff(&self.0).map(|item| match item {

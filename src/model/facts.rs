@@ -6,7 +6,7 @@ use std::sync::Arc;
 use imbl::OrdSet;
 use serde_json::Value;
 
-use super::{DeclaredGateway, Locality, WorkloadKey};
+use super::{Collection, DeclaredGateway, Locality, WorkloadKey};
 
 /// What a cluster says of itself besides its services and pods. A clone shares everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,6 +19,26 @@ pub struct ClusterFacts {
     pub gateways: Arc<BTreeMap<WorkloadKey, DeclaredGateway>>,
     /// Its WorkloadEntries as they are stored, by name.
     pub entries: Arc<BTreeMap<WorkloadKey, Arc<Value>>>,
+    /// Its traffic objects as they are stored, where they count for its proxies.
+    pub traffic: Collection,
+}
+
+/// What is read of the traffic objects of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OwnTraffic {
+    /// Whether they count.
+    pub is_wanted: bool,
+    /// They; `None` until all have been read once.
+    pub objects: Option<Collection>,
+    /// What keeps some of them from being read.
+    pub problems: Vec<String>,
+}
+
+impl OwnTraffic {
+    /// Whether nothing more of it is waited for.
+    pub fn is_read(&self) -> bool {
+        !self.is_wanted || self.objects.is_some()
+    }
 }
 
 impl ClusterFacts {

@@ -40,7 +40,7 @@ pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedO
 pub use configuration::{ConfigurationSnapshot, Counted};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};
-pub use facts::ClusterFacts;
+pub use facts::{ClusterFacts, OwnTraffic};
 pub use gateway::{
     DeclaredGateway, GATEWAY_PORT, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, NETWORK_LABEL,
     gateway_port,

@@ -187,6 +187,16 @@ pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {
     ALL.iter().filter(|one| one.spec.is_some())
 }
 
+/// Those that count for the proxies of a member that has them, where an operator says so. Not what says who may call whom, what
+/// is true for the whole mesh, what webhooks read, and what has a status that its owner waits for.
+pub(super) fn of_members() -> impl Iterator<Item = &'static StoreKind> {
+    let is_left_out = |one: &&StoreKind| {
+        let kinds = ["ServiceEntry", "WorkloadEntry", "ProxyConfig"];
+        one.restricts() || one.group == INGRESS_API || kinds.contains(&one.kind)
+    };
+    ALL.iter().filter(move |one| !is_left_out(one))
+}
+
 /// A kind that says who may call whom.
 const fn access(kind: &'static str, plural: &'static str, spec: ReadSpec) -> StoreKind {
     StoreKind {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
-use self::input::{ReadObject, StoreInput, StoreReader};
+pub(super) use self::input::{ReadObject, StoreInput, StoreReader};
 use super::combined::OWN_CLUSTER;
 use super::kinds::{self, PolicyEffect, StoreKind};
 use super::object::{self, UnusableObject};
@@ -240,6 +240,32 @@ async fn pass_on<T>(
     T: OwnedObject,
     ReadObject: From<T>,
 {
+    let many = matches!(reader, StoreReader::Kept(_) | StoreReader::Namespaces);
+    let objects = if many { ENTRIES_MAX } else { OBJECTS_MAX };
+    let limits = ReadLimits { objects, ..ReadLimits::default() };
+    pass_on_within::<T>(client, selection, (reader, limits), sink).await;
+}
+
+/// Watches the objects of a kind that are kept as they are.
+pub(super) async fn pass_on_kept(
+    client: &ApiClient,
+    selection: ListSelection,
+    (kind, limits): (&'static StoreKind, ReadLimits),
+    sink: &mpsc::Sender<StoreInput>,
+) {
+    let reader = StoreReader::Kept(kind);
+    pass_on_within::<KeptObject>(client, selection, (reader, limits), sink).await;
+}
+
+async fn pass_on_within<T>(
+    client: &ApiClient,
+    selection: ListSelection,
+    (reader, limits): (StoreReader, ReadLimits),
+    sink: &mpsc::Sender<StoreInput>,
+) where
+    T: OwnedObject,
+    ReadObject: From<T>,
+{
     // One place: waiting is done in `sink`.
     let (events, mut told) = mpsc::channel::<WatchEvent<T>>(1);
     let forward = async {
@@ -249,9 +275,6 @@ async fn pass_on<T>(
             }
         }
     };
-    let many = matches!(reader, StoreReader::Kept(_) | StoreReader::Namespaces);
-    let objects = if many { ENTRIES_MAX } else { OBJECTS_MAX };
-    let limits = ReadLimits { objects, ..ReadLimits::default() };
     tokio::select! {
         () = client.watch::<T, WatchEvent<T>>(selection, limits, &events) => {}
         () = forward => {}
@@ -743,7 +766,7 @@ fn failure(reader: StoreReader, (code, fact): &(&str, String)) -> Warning {
 }
 
 impl ReadObject {
-    fn name(&self) -> &ObjectName {
+    pub(super) fn name(&self) -> &ObjectName {
         match self {
             Self::Secret(secret) => &secret.name,
             Self::ConfigMap(config_map) => &config_map.name,

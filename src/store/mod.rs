@@ -11,6 +11,7 @@ mod kinds;
 pub mod kube;
 pub mod kubeconfig;
 pub mod mcp;
+pub mod member;
 mod object;
 pub mod own_cluster;
 mod own_cluster_error;

@@ -1,6 +1,7 @@
 //! One run of a member's registry, from its start to its end: in turn, behind its gate, and again after
 //! a panic.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use super::member::{Run, RunSettings};
 use crate::clusters::guard::{Guard, LossNotice, Passed};
 use crate::clusters::status;
 use crate::clusters::token::Lifetime;
-use crate::model::ClusterId;
+use crate::model::{ClusterId, OwnTraffic};
+use crate::policy::Policy;
 use crate::registry::RegistryUpdate;
 use crate::registry::kube::{self, ObjectCounts, RunStatus};
+use crate::store::member;
 use crate::task::until;
 
 /// How long one of the first syncs counts: a slow or dead one must not keep the others waiting.
@@ -47,6 +50,10 @@ pub(super) fn start_run(
         });
         shared.note(&id);
         let (sender, updates) = mpsc::channel(1);
+        let (traffic, traffic_seen) = watch::channel(OwnTraffic {
+            is_wanted: shared.config.policy.borrow().takes_traffic_from(&id),
+            ..OwnTraffic::default()
+        });
         let config = kube::RunConfig {
             cluster: id.clone(),
             access: run_how.access.clone(),
@@ -60,6 +67,7 @@ pub(super) fn start_run(
             mcs: shared.config.mcs,
             shared: shared.config.shared.clone(),
             writes: shared.config.writes.clone(),
+            traffic: traffic_seen,
             epoch: shared.next_epoch(),
             client: client.clone(),
             updates: sender,
@@ -74,7 +82,12 @@ pub(super) fn start_run(
             guard: Guard::new(passed.clone()),
             held: holding.clone(),
         };
-        run.run(config, updates)
+        let (wanted, wanted_seen) = watch::channel(false);
+        let policy = shared.config.policy.clone();
+        let own_traffic = member::follow(wanted_seen, client.subscribe(), run_how.limits, traffic);
+        let own_traffic =
+            futures::future::join(wants_traffic(id.clone(), policy, wanted), own_traffic);
+        run.run(config, updates, own_traffic)
     });
     Run {
         how: how.clone(),
@@ -100,7 +113,12 @@ struct MemberRun {
 }
 
 impl MemberRun {
-    async fn run(self, config: kube::RunConfig, updates: mpsc::Receiver<RegistryUpdate>) {
+    async fn run(
+        self,
+        config: kube::RunConfig,
+        updates: mpsc::Receiver<RegistryUpdate>,
+        own_traffic: impl Future<Output = (Infallible, ())>,
+    ) {
         // Closed never: it lives as long as the context.
         let permit = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
         let registry = (self.context.config.runner)(config);
@@ -110,13 +128,29 @@ impl MemberRun {
             MemberUpdates { updates, gate, delivered, context: &context, id, guard, held };
         tokio::select! {
             () = registry => {}
+            (never, ()) = own_traffic => match never {},
             () = updates.forward() => {}
             () = announce(status.clone(), &context, &told) => {}
             never = async {
                 let _ = tokio::time::timeout(FIRST_SYNC_TURN, over(status)).await;
                 drop(permit);
-                std::future::pending::<std::convert::Infallible>().await
+                std::future::pending::<Infallible>().await
             } => match never {},
+        }
+    }
+}
+
+/// Says whether the policy has the traffic objects of a cluster count for its proxies.
+async fn wants_traffic(
+    id: ClusterId,
+    mut policy: watch::Receiver<Arc<Policy>>,
+    wanted: watch::Sender<bool>,
+) -> Infallible {
+    loop {
+        let now = policy.borrow_and_update().takes_traffic_from(&id);
+        wanted.send_if_modified(|held| std::mem::replace(held, now) != now);
+        if policy.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

@@ -112,6 +112,12 @@ impl ChosenNamespaces {
             Arc::make_mut(&mut facts.entries)
                 .retain(|name, _| self.admits(namespaces.get(name.namespace.as_str())));
         }
+        if !self.filter.admits_all() && !facts.traffic.is_empty() {
+            let belongs = |namespace: &str| self.admits(namespaces.get(namespace));
+            let all = facts.traffic.iter().map(|(key, _)| key);
+            let gone: Vec<_> = all.filter(|key| !belongs(&key.namespace)).cloned().collect();
+            gone.iter().for_each(|key| drop(facts.traffic.remove(key)));
+        }
         facts
     }
 

@@ -49,7 +49,9 @@ use tokio::sync::{mpsc, watch};
 use self::index::IndexedKind;
 use super::{Contents, Epoch, RegistryUpdate, ServiceRecord};
 use crate::apiserver::{Access, ApiClient, ReadLimits};
-use crate::model::{ClusterId, EndpointMetadata, Mcs, NamespaceFilter, SharedServices, Workloads};
+use crate::model::{
+    ClusterId, EndpointMetadata, Mcs, NamespaceFilter, OwnTraffic, SharedServices, Workloads,
+};
 
 /// What one run of a cluster's registry needs.
 pub struct RunConfig {
@@ -78,6 +80,8 @@ pub struct RunConfig {
     pub shared: watch::Receiver<Arc<SharedServices>>,
     /// What else is written there.
     pub writes: MemberWrites,
+    /// Its traffic objects, where they count for its proxies. An end of it means that none do.
+    pub traffic: watch::Receiver<OwnTraffic>,
     /// This run's epoch.
     pub epoch: Epoch,
     /// Told by which client it reads, for others who ask the same API server.

@@ -34,8 +34,8 @@ use crate::apiserver::{
 };
 use crate::mass_deletion::MassDeletionGuard;
 use crate::model::{
-    Cause, Causes, ClusterId, DeclaredGateway, GATEWAY_API, ISTIO_NETWORKING,
-    ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL, NamespaceFilter,
+    Cause, Causes, ClusterId, Collection, DeclaredGateway, GATEWAY_API, ISTIO_NETWORKING,
+    ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL, NamespaceFilter, OwnTraffic,
 };
 use crate::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 
@@ -112,6 +112,7 @@ pub async fn run(config: RunConfig) {
         held: MemoryEstimate::default(),
         client: client.clone(),
         trust,
+        traffic: config.traffic,
         status,
         began: Instant::now(),
         published: config.status,
@@ -421,6 +422,8 @@ struct ClusterInputState {
     held: MemoryEstimate,
     client: ApiClient,
     trust: Trust,
+    /// Its traffic objects, as far as they count.
+    traffic: watch::Receiver<OwnTraffic>,
     status: RunStatus,
     began: Instant,
     published: watch::Sender<RunStatus>,
@@ -434,13 +437,17 @@ impl ClusterInputState {
         to: &Receiver,
     ) {
         let mut known = self.filter(&mut namespaces);
+        self.take_traffic();
         loop {
             let something_to_say = if !self.may_speak() {
                 false
             } else if self.status.synced {
                 !self.pending.is_empty()
             } else {
-                known && self.contacts.complete() && self.trust.is_right()
+                known
+                    && self.contacts.complete()
+                    && self.trust.is_right()
+                    && self.traffic.borrow().is_read()
             };
             tokio::select! {
                 input = inputs.recv() => {
@@ -463,11 +470,30 @@ impl ClusterInputState {
                 over = self.pending_pods.over(), if !something_to_say => self.pending.services(over),
                 () = to.updates.closed(), if !something_to_say => return,
                 Ok(()) = self.roots.changed() => {}
+                Ok(()) = self.traffic.changed() => self.take_traffic(),
                 () = self.write_back.due(), if self.may_speak() && self.status.synced => self.write_back.look(&self.index),
             }
             self.tell_writable();
             self.publish();
         }
+    }
+
+    /// Takes its traffic objects as they are now. Until they have been read, those that are held stay.
+    fn take_traffic(&mut self) {
+        let OwnTraffic { is_wanted, objects, .. } = self.traffic.borrow_and_update().clone();
+        let traffic = match objects {
+            Some(objects) => objects,
+            None if is_wanted => return,
+            None => Collection::default(),
+        };
+        let touched = self.index.note_traffic(traffic);
+        if !touched.is_empty() {
+            // They may be another cluster's.
+            self.identity_check.doubt();
+            self.held.weighed(self.index.weight());
+            self.client.account().hold(self.held.bytes());
+        }
+        self.pending.merge(touched);
     }
 
     /// Says which namespaces can be written into, once it is known that they are those of the cluster meant.
@@ -662,6 +688,7 @@ impl ClusterInputState {
         self.status.doubts = self.guard.doubted();
         self.status.degraded = self.contacts.degraded();
         self.status.degraded.extend(self.trust.remarks());
+        self.status.degraded.extend(self.traffic.borrow().problems.iter().cloned());
         self.status.own = self.trust.own.borrow().clone();
         self.status.roots = self.roots.borrow_and_update().clone();
         if self.may_speak() {

@@ -7,7 +7,7 @@ use crate::store::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret
 
 /// What is read. A Secret that carries both labels is found by two of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum StoreReader {
+pub(in crate::store) enum StoreReader {
     IstioSecrets,
     Secrets,
     ConfigMap,
@@ -44,7 +44,7 @@ impl StoreReader {
         self.is_optional() || matches!(self, Self::Kept(_))
     }
 
-    pub(super) fn plural(self) -> &'static str {
+    pub(in crate::store) fn plural(self) -> &'static str {
         match self {
             Self::IstioSecrets | Self::Secrets => "secrets",
             Self::ConfigMap | Self::IstioConfigMap => "configmaps",
@@ -68,13 +68,13 @@ impl StoreReader {
     }
 }
 
-pub(super) struct StoreInput {
-    pub(super) reader: StoreReader,
-    pub(super) event: WatchEvent<ReadObject>,
+pub(in crate::store) struct StoreInput {
+    pub(in crate::store) reader: StoreReader,
+    pub(in crate::store) event: WatchEvent<ReadObject>,
 }
 
 /// An object, or why it is none that can be used.
-pub(super) enum ReadObject {
+pub(in crate::store) enum ReadObject {
     Secret(WatchedSecret),
     ConfigMap(WatchedConfigMap),
     Namespace(ObjectName, WatchedNamespace),

@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use super::{IndexChanges, IndexedObject, KubeIndex, names};
 use crate::apiserver::NamespacedName;
-use crate::model::{DeclaredGateway, Locality, Namespace, NamespaceFilter, WorkloadKey};
+use crate::model::{
+    Collection, DeclaredGateway, Locality, Namespace, NamespaceFilter, WorkloadKey,
+};
 use crate::registry::kube::namespace::NamespaceFacts;
 
 impl KubeIndex {
@@ -106,6 +108,13 @@ impl KubeIndex {
         touched: &mut IndexChanges,
     ) {
         touched.facts |= note(&mut self.facts.entries, name, entry);
+    }
+
+    /// Keeps the traffic objects of the cluster. Returns what that touched.
+    pub(in crate::registry::kube) fn note_traffic(&mut self, traffic: Collection) -> IndexChanges {
+        let differs = self.facts.traffic != traffic;
+        self.facts.traffic = traffic;
+        IndexChanges { facts: differs, ..IndexChanges::default() }
     }
 
     /// Keeps where a node is.

@@ -45,6 +45,11 @@ impl KubeIndex {
         let namespaces = self.namespaces.iter().map(|(name, facts)| name.len() + facts.weight());
         let gateways = self.facts.gateways.values().map(MemoryWeight::weight);
         let entries = self.facts.entries.values().map(|entry| weight::entry(entry));
+        let traffic = self
+            .facts
+            .traffic
+            .iter()
+            .map(|(key, object)| key.namespace.len() + key.name.len() + object.as_str().len());
         let invalid = self
             .invalid
             .iter()
@@ -56,6 +61,7 @@ impl KubeIndex {
             + namespaces.sum::<usize>()
             + gateways.sum::<usize>()
             + entries.sum::<usize>()
+            + traffic.sum::<usize>()
             + invalid.sum::<usize>()
             + weight::map(&self.shared.exports)
             + weight::map(&self.shared.imports)
@@ -63,7 +69,8 @@ impl KubeIndex {
 
     /// Objects held.
     pub(in crate::registry::kube) fn object_count(&self) -> usize {
-        IndexedKind::ALL.into_iter().map(|kind| self.count(kind)).sum()
+        let indexed: usize = IndexedKind::ALL.into_iter().map(|kind| self.count(kind)).sum();
+        indexed + self.facts.traffic.len()
     }
 
     /// Objects that make no sense, wholly or in part.

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use crate::apiserver::{Access, ApiCredential, Loopback, ReadLimits, Redacted};
-use crate::model::{ClusterId, Endpoint, Hostname, PodState};
+use crate::model::{ClusterId, Endpoint, Hostname, OwnTraffic, PodState};
 use crate::registry::kube::{
     ApiContact, MemberWrites, ObjectCounts, OwnMesh, RunConfig, RunStatus, run,
 };
@@ -118,6 +118,7 @@ pub(super) fn config(
         mcs: Default::default(),
         shared: watch::channel(Arc::default()).1,
         writes: MemberWrites::nothing(),
+        traffic: watch::channel(OwnTraffic::default()).1,
         namespaces: watch::channel(Some(Arc::default())).1,
         epoch: Epoch(1),
         client: watch::channel(None).0,

@@ -1,0 +1,226 @@
+//! The traffic objects of a member cluster, where an operator says that they count for its proxies (`trafficFrom` of the
+//! policy file). While nobody does, nothing is asked.
+//!
+//! Owns what was last known of them: while the API server is away everything stays, and a list that lacks most of it is asked
+//! for again before it counts. What they mean is decided elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use futures::future::join_all;
+use tokio::sync::{mpsc, watch};
+
+use super::kinds::{self, StoreKind};
+use super::kube::{ReadObject, StoreInput, StoreReader, pass_on_kept};
+use crate::apiserver::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
+use crate::codes;
+use crate::mass_deletion::MassDeletionGuard;
+use crate::model::{Collection, OwnTraffic};
+
+/// Events that wait to be applied. A full channel makes the readers wait.
+const EVENTS_MAX: usize = 64;
+/// Events that are applied before what comes of them is passed on.
+const BATCH: usize = 256;
+/// Bytes of an object: they are decoded whole, which takes a multiple of them.
+const OBJECT_BYTES_MAX: usize = 1 << 20;
+
+/// Reads the traffic objects of a cluster for as long as they are wanted, by whichever client its run has.
+pub async fn follow(
+    mut wanted: watch::Receiver<bool>,
+    mut client: watch::Receiver<Option<ApiClient>>,
+    limits: ReadLimits,
+    told: watch::Sender<OwnTraffic>,
+) {
+    loop {
+        if wanted.wait_for(|wanted| *wanted).await.is_err() {
+            return std::future::pending().await;
+        }
+        told.send_replace(OwnTraffic { is_wanted: true, ..OwnTraffic::default() });
+        let reading = async {
+            loop {
+                let current = client.borrow_and_update().clone();
+                let read = async {
+                    match current {
+                        Some(client) => Box::pin(read(client, limits, &told)).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = read => {}
+                    Ok(()) = client.changed() => {}
+                }
+            }
+        };
+        tokio::select! {
+            () = reading => {}
+            _ = wanted.wait_for(|wanted| !*wanted) => {}
+        }
+        told.send_replace(OwnTraffic::default());
+    }
+}
+
+/// The kinds that are read, in plural.
+pub fn kinds_in_plural() -> impl Iterator<Item = &'static str> {
+    kinds::of_members().map(|kind| kind.plural)
+}
+
+async fn read(client: ApiClient, limits: ReadLimits, told: &watch::Sender<OwnTraffic>) {
+    let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
+    let limits = ReadLimits { object_bytes: limits.object_bytes.min(OBJECT_BYTES_MAX), ..limits };
+    let readers = kinds::of_members().map(|kind| {
+        let selection = ListSelection::in_best(kind.group, kind.versions, kind.plural);
+        let selection = ListSelection { is_optional: true, ..selection };
+        pass_on_kept(&client, selection, (kind, limits), &sink)
+    });
+    let known = told.borrow().objects.clone().unwrap_or_default();
+    let mut index = MemberIndex { kept: known, limits, ..MemberIndex::default() };
+    let serve = async {
+        while let Some(input) = inputs.recv().await {
+            index.apply(input, Instant::now());
+            for _ in 1..BATCH {
+                let Ok(input) = inputs.try_recv() else { break };
+                index.apply(input, Instant::now());
+            }
+            std::mem::take(&mut index.again)
+                .into_iter()
+                .for_each(|plural| client.list_again(plural));
+            let found = index.found();
+            told.send_if_modified(|held| {
+                let differs = *held != found;
+                if differs {
+                    *held = found;
+                }
+                differs
+            });
+        }
+    };
+    tokio::select! {
+        _ = join_all(readers) => {}
+        () = serve => {}
+    }
+}
+
+/// What is known, by kind. Pure.
+#[derive(Default)]
+struct MemberIndex {
+    kept: Collection,
+    limits: ReadLimits,
+    /// Kinds that have been listed once, or that are not there or may not be read.
+    read: BTreeSet<StoreReader>,
+    /// What keeps kinds from being read.
+    troubles: BTreeMap<StoreReader, String>,
+    /// What is wrong with single objects.
+    invalid: BTreeMap<(StoreReader, String), String>,
+    guard: MassDeletionGuard<StoreReader>,
+    /// The kinds that are to be listed again, by plural.
+    again: BTreeSet<&'static str>,
+}
+
+impl MemberIndex {
+    fn apply(&mut self, StoreInput { reader, event }: StoreInput, now: Instant) {
+        let StoreReader::Kept(kind) = reader else { return };
+        match event {
+            WatchEvent::Failed(error) => self.failed(reader, kind, &error),
+            WatchEvent::Answered => drop(self.troubles.remove(&reader)),
+            WatchEvent::Restarted { objects, invalid } => {
+                self.troubles.remove(&reader);
+                let held: Vec<_> =
+                    self.kept.iter().map(|(key, _)| key).filter(|key| kind.holds(key)).collect();
+                let named: BTreeSet<_> = objects
+                    .iter()
+                    .map(|one| {
+                        let name = one.name();
+                        kind.key(&name.namespace, &name.name)
+                    })
+                    .chain(invalid.iter().filter_map(|one| {
+                        let key = one.key.as_ref()?;
+                        Some(kind.key(&key.namespace, &key.name))
+                    }))
+                    .collect();
+                let found = held.iter().filter(|key| named.contains(**key)).count();
+                if !held.is_empty() && !self.guard.admits(reader, held.len(), found, now) {
+                    self.again.insert(kind.plural);
+                    return;
+                }
+                let gone: Vec<_> =
+                    held.into_iter().filter(|key| !named.contains(*key)).cloned().collect();
+                gone.iter().for_each(|key| drop(self.kept.remove(key)));
+                self.invalid.retain(|(of, _), _| *of != reader);
+                objects.into_iter().for_each(|object| self.take(reader, kind, object));
+                for one in invalid {
+                    let name = one.key.as_ref().map(ToString::to_string).unwrap_or_default();
+                    self.invalid.insert((reader, name), one.reason);
+                }
+                self.read.insert(reader);
+            }
+            WatchEvent::Applied(object) => self.take(reader, kind, object),
+            WatchEvent::Deleted(key) => {
+                self.kept.remove(&kind.key(&key.namespace, &key.name));
+                self.invalid.remove(&(reader, key.to_string()));
+            }
+            // What it was before stays.
+            WatchEvent::Invalid(one) => {
+                let name = one.key.as_ref().map(ToString::to_string).unwrap_or_default();
+                self.invalid.insert((reader, name), one.reason);
+            }
+        }
+    }
+
+    fn take(&mut self, reader: StoreReader, kind: &StoreKind, object: ReadObject) {
+        let ReadObject::Kept(name, object) = object else { return };
+        let key = kind.key(&name.namespace, &name.name);
+        self.invalid.remove(&(reader, name.to_string()));
+        if self.kept.get(&key).is_none() && self.kept.len() >= self.limits.objects {
+            let text =
+                format!("there are more than {}, the most that is held", self.limits.objects);
+            self.invalid.insert((reader, name.to_string()), text);
+            return;
+        }
+        let mut object = object.to_value();
+        kind.stamp(&mut object);
+        self.kept.insert(key, object);
+    }
+
+    fn failed(&mut self, reader: StoreReader, kind: &StoreKind, error: &ApiError) {
+        let plural = kind.plural;
+        let text = match error {
+            // Versions grow old; it is listed anew.
+            ApiError::Gone(_) | ApiError::VersionAhead(_) => return,
+            // Not installed. What was known stays until a list lacks it: a server that has just started knows no custom
+            // kind for a moment.
+            ApiError::NotFound(_) => {
+                self.read.insert(reader);
+                self.troubles.remove(&reader);
+                return;
+            }
+            ApiError::Forbidden(_) => {
+                self.read.insert(reader);
+                let code = &codes::OWN_TRAFFIC_DENIED;
+                format!(
+                    "{code}: {plural}: {error} (trafficFrom of the policy file names this cluster, and none of them counts; \
+                     strait cluster add --own-traffic gives the right)"
+                )
+            }
+            ApiError::Misbehaving(_) | ApiError::OverBudget(_) => {
+                format!("{}: {plural}: {error} (what was known of them stays)", codes::MISBEHAVING)
+            }
+            // The probe of the cluster says so.
+            _ => return,
+        };
+        self.troubles.insert(reader, text);
+    }
+
+    fn found(&self) -> OwnTraffic {
+        let is_read = kinds::of_members().all(|kind| self.read.contains(&StoreReader::Kept(kind)));
+        let invalid = self.invalid.iter().map(|((reader, name), reason)| {
+            let code = &codes::TRAFFIC_MALFORMED;
+            format!("{code}: {} {name}: {reason}; what it said before stays", reader.plural())
+        });
+        // One says enough of what is wrong with thousands.
+        let problems = self.troubles.values().cloned().chain(invalid.take(1)).collect();
+        OwnTraffic { is_wanted: true, objects: is_read.then(|| self.kept.clone()), problems }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+use serde_json::json;
+
+use super::super::ObjectName;
+use super::*;
+use crate::apiserver::{InvalidField, NamespacedName};
+
+fn kind(plural: &str) -> &'static StoreKind {
+    kinds::of_members().find(|one| one.plural == plural).expect(plural)
+}
+
+fn event(plural: &str, event: WatchEvent<ReadObject>) -> StoreInput {
+    StoreInput { reader: StoreReader::Kept(kind(plural)), event }
+}
+
+fn object(name: &str) -> ReadObject {
+    let object =
+        json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"hosts": [name]}});
+    ReadObject::Kept(ObjectName::new("shop", name), object.into())
+}
+
+fn list(names: &[&str]) -> WatchEvent<ReadObject> {
+    let objects = names.iter().map(|name| object(name)).collect();
+    WatchEvent::Restarted { objects, invalid: Vec::new() }
+}
+
+/// Of which nothing but VirtualServices is installed.
+fn index() -> MemberIndex {
+    let mut index = MemberIndex::default();
+    for kind in kinds::of_members().filter(|kind| kind.plural != "virtualservices") {
+        let absent = WatchEvent::Failed(ApiError::NotFound("no such path".to_owned()));
+        index.apply(event(kind.plural, absent), Instant::now());
+    }
+    index
+}
+
+fn names(index: &MemberIndex) -> Option<Vec<String>> {
+    let objects = index.found().objects?;
+    Some(objects.iter().map(|(key, _)| key.to_string()).collect())
+}
+
+#[test]
+fn what_counts_of_members_is_traffic_and_nothing_that_says_who_may_call() {
+    let all: Vec<_> = kinds::of_members().map(|one| one.plural).collect();
+    let expected = [
+        "destinationrules",
+        "envoyfilters",
+        "gateways",
+        "sidecars",
+        "virtualservices",
+        "telemetries",
+        "httproutes",
+        "grpcroutes",
+        "tlsroutes",
+        "tcproutes",
+        "referencegrants",
+    ];
+    assert_eq!(all, expected);
+}
+
+#[test]
+fn nothing_is_said_before_every_kind_was_asked_for_and_what_is_not_installed_is_not_waited_for() {
+    let mut index = index();
+    assert_eq!(names(&index), None);
+    index.apply(event("virtualservices", list(&["web"])), Instant::now());
+    assert_eq!(names(&index), Some(vec!["VirtualService shop/web".to_owned()]));
+    assert!(index.found().problems.is_empty());
+    let (_, stored) =
+        index.kept.iter().next().map(|(key, one)| (key.clone(), one.to_value())).expect("one");
+    assert_eq!(stored["kind"], "VirtualService");
+    index.apply(event("virtualservices", WatchEvent::Applied(object("db"))), Instant::now());
+    let key = NamespacedName { namespace: "shop".into(), name: "web".into() };
+    index.apply(event("virtualservices", WatchEvent::Deleted(key)), Instant::now());
+    assert_eq!(names(&index), Some(vec!["VirtualService shop/db".to_owned()]));
+}
+
+#[test]
+fn a_right_that_is_missing_is_said_with_what_to_do_and_holds_nothing_up() {
+    let mut index = index();
+    let denied = || WatchEvent::Failed(ApiError::Forbidden("403".to_owned()));
+    index.apply(event("virtualservices", denied()), Instant::now());
+    assert_eq!(names(&index), Some(Vec::new()));
+    let problems = index.found().problems;
+    assert!(problems[0].starts_with("STR1121: virtualservices: "), "{problems:?}");
+    assert!(problems[0].contains("strait cluster add --own-traffic"), "{problems:?}");
+    index.apply(event("virtualservices", list(&["web"])), Instant::now());
+    assert!(index.found().problems.is_empty());
+    // Once taken away, what was known stays.
+    index.apply(event("virtualservices", denied()), Instant::now());
+    assert_eq!(names(&index).map(|all| all.len()), Some(1));
+}
+
+#[test]
+fn a_list_that_lacks_most_and_an_object_that_makes_no_sense_take_nothing_away_at_once() {
+    let mut index = index();
+    let many: Vec<_> = (0..40).map(|at| format!("o{at}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    index.apply(event("virtualservices", list(&many)), Instant::now());
+    index.apply(event("virtualservices", list(&[])), Instant::now());
+    assert_eq!(names(&index).map(|all| all.len()), Some(40));
+    assert!(index.again.contains("virtualservices"));
+    let key = NamespacedName { namespace: "shop".into(), name: "o1".into() };
+    let invalid = InvalidField { key: Some(key), reason: "too long".to_owned() };
+    index.apply(event("virtualservices", WatchEvent::Invalid(invalid)), Instant::now());
+    assert_eq!(names(&index).map(|all| all.len()), Some(40));
+    let problems = index.found().problems;
+    assert!(problems[0].contains("virtualservices shop/o1: too long"), "{problems:?}");
+}
+
+#[test]
+fn no_more_is_held_than_may_be() {
+    let mut index = index();
+    index.limits.objects = 2;
+    index.apply(event("virtualservices", list(&["a", "b"])), Instant::now());
+    index.apply(event("virtualservices", WatchEvent::Applied(object("c"))), Instant::now());
+    assert_eq!(names(&index).map(|all| all.len()), Some(2));
+    assert!(index.found().problems[0].contains("more than 2"), "{:?}", index.found().problems);
+}
