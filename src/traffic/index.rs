@@ -273,21 +273,71 @@ impl TrafficIndex {
             if TrafficKind::of(key).is_none() {
                 continue;
             }
-            self.remove(key, &mut changes);
-            let read = reports.get_key_value(key);
-            if let (Some((key, report)), Some(object)) = (read, difference.now) {
-                self.reports.insert(Arc::clone(key), Arc::clone(report));
-                let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
-                self.counting.insert_shared(key, counts.clone());
-                if let Some(object) = report.in_force().cloned() {
-                    self.put_in(object, &mut changes);
+            match (reports.get_key_value(key), difference.now) {
+                (Some((key, report)), Some(object)) => {
+                    self.adopt(key, (object, report), &mut changes);
                 }
+                _ => drop(self.remove(key, &mut changes)),
             }
         }
         self.join_routes(&mut changes);
         self.note_news();
         self.news.clear();
         self.heard = true;
+    }
+
+    /// Takes objects of which `others` has read all but those of a cluster, `own`: the only ones that are read here. Of those
+    /// `own_before` had been taken before. `None` where nothing comes of it.
+    pub(super) fn take_beside(
+        &mut self,
+        others: &Self,
+        [own_before, own]: [&Collection; 2],
+        cluster: &ClusterId,
+    ) -> Option<TrafficUpdate> {
+        let mut objects = others.counting.clone();
+        for (key, object) in own.iter() {
+            let shared = own.shared_key(key).filter(|_| others.counting.get(key).is_none());
+            shared.into_iter().for_each(|key| objects.insert_shared(key, object.clone()));
+        }
+        let before = std::mem::replace(&mut self.objects, objects.clone());
+        let (mut changes, mut causes) = (TrafficChanges::default(), Causes::default());
+        for difference in objects.differences(&before) {
+            let Some(kind) = TrafficKind::of(difference.key) else { continue };
+            let key = difference.key;
+            let read = others.reports.get_key_value(key);
+            let was_own = || own_before.get(key).is_some();
+            let is_own = read.is_none() && (own.get(key).is_some() || was_own());
+            let touched = match (difference.now, read) {
+                (Some(object), Some((key, report))) => {
+                    self.adopt(key, (object, report), &mut changes)
+                }
+                (Some(object), None) => {
+                    // What another object of its name said is no form of this one.
+                    let earlier = match own_before.get(key) {
+                        Some(_) => EarlierForm::StandsIn,
+                        None => EarlierForm::IsForgotten,
+                    };
+                    self.put(kind, key, (object, earlier), &mut changes)
+                }
+                (None, _) => self.remove(key, &mut changes),
+            };
+            if touched {
+                let cluster = if is_own { cluster.clone() } else { ClusterId::default() };
+                causes.add(Cause {
+                    namespace: Arc::clone(&key.namespace),
+                    ..Cause::named(cluster, kind.name(), &*key.name)
+                });
+            }
+        }
+        self.join_routes(&mut changes);
+        self.note_news();
+        let traffic = || Arc::new(self.traffic.clone());
+        (!changes.is_empty()).then(|| TrafficUpdate { traffic: traffic(), changes, causes })
+    }
+
+    /// Whether objects mean the same to both.
+    pub(super) fn reads_as(&self, other: &Self) -> bool {
+        self.settings == other.settings
     }
 
     /// Another index that holds the same, and was told of nothing yet.
@@ -389,7 +439,14 @@ impl TrafficIndex {
         if let Some(update) = &mut update {
             update.causes = Causes::default();
         }
-        // Whatever was or is named may be otherwise.
+        let changes = self.changes_to(&anew);
+        let traffic = Arc::new(anew.traffic.clone());
+        *self = anew;
+        Some(TrafficUpdate { traffic, changes, causes: Causes::default() })
+    }
+
+    /// What may be otherwise where `anew` says what is in force: whatever was or is named.
+    pub(super) fn changes_to(&self, anew: &Self) -> TrafficChanges {
         let mut changes =
             TrafficChanges { selectors: true, gateways: true, ..TrafficChanges::default() };
         changes.hosts.extend(self.traffic.destination_rules.hosts());
@@ -404,9 +461,7 @@ impl TrafficIndex {
             None => changes.every_scope = true,
         }
         changes.every_scope |= anew.traffic.addressed != self.traffic.addressed;
-        let traffic = Arc::new(anew.traffic.clone());
-        *self = anew;
-        Some(TrafficUpdate { traffic, changes, causes: Causes::default() })
+        changes
     }
 
     /// What is said of objects that came or changed since this was last asked.
@@ -483,6 +538,30 @@ impl TrafficIndex {
         }
         if let Some(new) = new {
             self.put_in(new, changes);
+        }
+        true
+    }
+
+    /// Takes an object with what another index made of it; whether anything comes of it.
+    fn adopt(
+        &mut self,
+        key: &Arc<ObjectKey>,
+        (object, report): (&ObjectJson, &Arc<TrafficReport>),
+        changes: &mut TrafficChanges,
+    ) -> bool {
+        let before = self.reports.insert(Arc::clone(key), Arc::clone(report));
+        let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
+        self.counting.insert_shared(key, counts.clone());
+        let old = before.as_ref().and_then(|report| report.in_force());
+        let new = report.in_force();
+        if old == new {
+            return false;
+        }
+        if let Some(old) = old {
+            self.take_out(old, changes);
+        }
+        if let Some(new) = new {
+            self.put_in(new.clone(), changes);
         }
         true
     }

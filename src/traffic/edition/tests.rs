@@ -1,0 +1,175 @@
+//! What holds for proxies of a cluster that has traffic objects of its own.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixtures::kind_settings;
+use crate::traffic::{HostPattern, Selection};
+
+fn object(kind: &str, name: &str, age: u32, spec: Value) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": kind,
+        "metadata": {
+            "namespace": "shop",
+            "name": name,
+            "creationTimestamp": format!("2026-01-01T00:00:{age:02}Z"),
+        },
+        "spec": spec,
+    })
+}
+
+/// A VirtualService for `host` whose requests go to `to`.
+fn leading(name: &str, age: u32, host: &str, to: &str) -> Value {
+    let route = json!([{"route": [{"destination": {"host": to}}]}]);
+    object("VirtualService", name, age, json!({"hosts": [host], "http": route}))
+}
+
+fn all(objects: &[Value]) -> Collection {
+    objects.iter().cloned().map(Arc::new).collect()
+}
+
+fn shared(objects: &[Value]) -> TrafficIndex {
+    let mut index = TrafficIndex::new(kind_settings());
+    index.apply(&all(objects));
+    index
+}
+
+/// Where requests for the host `web` go first, for a proxy of its namespace.
+fn led_to(traffic: &Traffic) -> Option<String> {
+    let host = HostPattern::of_service(&"web.shop.svc.cluster.local".into());
+    let namespace = "shop".into();
+    let first = traffic.routed_of_host(&host, &namespace, &Selection::default()).next()?;
+    first.destinations().next().map(|to| to.host.to_string())
+}
+
+#[test]
+fn own_objects_count_beside_those_for_all_and_for_nobody_else() {
+    let shared = shared(&[leading("other", 0, "db", "db-2")]);
+    let edition =
+        EditionIndex::new("east".into(), &shared, &all(&[leading("web", 5, "web", "web-2")]));
+    assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-2.shop.svc.cluster.local"));
+    assert_eq!(led_to(shared.traffic()), None);
+    assert_eq!(edition.traffic().virtual_services.hosts().count(), 2);
+    let counting: Vec<_> = edition.reports().map(|(key, _)| key.to_string()).collect();
+    assert_eq!(counting, ["VirtualService shop/web"]);
+}
+
+#[test]
+fn what_the_shared_store_has_by_that_name_counts_alone_however_old_and_however_bad() {
+    let own = all(&[leading("web", 0, "web", "web-own")]);
+    let mut shared = shared(&[leading("web", 9, "web", "web-shared")]);
+    let mut edition = EditionIndex::new("east".into(), &shared, &own);
+    assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-shared.shop.svc.cluster.local"));
+    assert_eq!(edition.reports().count(), 0);
+    // One that makes no sense keeps its own last form, and one that never made any has the name all the same.
+    let bad = object("VirtualService", "web", 9, json!({"hosts": 7}));
+    shared.apply(&all(std::slice::from_ref(&bad)));
+    edition.refresh(&shared, &own);
+    assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-shared.shop.svc.cluster.local"));
+    let mut anew = TrafficIndex::new(kind_settings());
+    anew.apply(&all(&[bad]));
+    edition.refresh(&anew, &own);
+    assert_eq!(led_to(EditionIndex::new("east".into(), &anew, &own).traffic()), None);
+    // Without it, the cluster's counts.
+    shared.apply(&Collection::default());
+    let update = edition.refresh(&shared, &own).expect("another rule");
+    assert_eq!(led_to(&update.traffic).as_deref(), Some("web-own.shop.svc.cluster.local"));
+    assert!(update.changes.hosts.iter().all(|host| host.to_string().starts_with("web.")));
+}
+
+#[test]
+fn of_two_for_one_host_the_older_counts_wherever_it_is() {
+    for (own_age, to) in [(1, "web-own"), (9, "web-shared")] {
+        let shared = shared(&[leading("a", 5, "web", "web-shared")]);
+        let own = all(&[leading("b", own_age, "web", "web-own")]);
+        let edition = EditionIndex::new("east".into(), &shared, &own);
+        let expected = format!("{to}.shop.svc.cluster.local");
+        assert_eq!(led_to(edition.traffic()), Some(expected), "{own_age}");
+    }
+}
+
+#[test]
+fn an_own_object_keeps_its_last_good_form_and_no_other_objects() {
+    let shared_has = shared(&[leading("web", 1, "web", "web-shared")]);
+    let empty = shared(&[]);
+    let bad = all(&[object("VirtualService", "web", 0, json!({"hosts": 7}))]);
+    let good = all(&[leading("web", 0, "web", "web-own")]);
+    let mut edition = EditionIndex::new("east".into(), &empty, &good);
+    assert!(edition.refresh(&empty, &bad).is_none(), "its last good form stays");
+    assert!(edition.take_news().iter().any(|(key, _)| &*key.name == "web"));
+    assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-own.shop.svc.cluster.local"));
+    // What the shared store's said by that name is no form of it.
+    let mut edition = EditionIndex::new("east".into(), &shared_has, &Collection::default());
+    edition.refresh(&empty, &bad);
+    assert_eq!(led_to(edition.traffic()), None);
+}
+
+#[test]
+fn causes_name_the_cluster_of_an_object_that_changed() {
+    let empty = shared(&[]);
+    let mut edition = EditionIndex::new("east".into(), &empty, &Collection::default());
+    let update = edition.refresh(&empty, &all(&[leading("web", 0, "web", "db")]));
+    let causes = format!("{:?}", update.expect("a change").causes);
+    assert!(causes.contains("east") && causes.contains("web"), "{causes}");
+    let own = edition.own().clone();
+    let update = edition.refresh(&shared(&[leading("db", 0, "db", "web")]), &own);
+    let causes = format!("{:?}", update.expect("a change").causes);
+    assert!(!causes.contains("east"), "{causes}");
+}
+
+/// What comes of a history is what comes of its end: what an index that never was anything else makes of both.
+#[test]
+fn an_edition_is_what_an_index_of_both_says() {
+    let random = &mut StdRng::seed_from_u64(7);
+    let one = |random: &mut StdRng| {
+        let name = format!("o{}", random.random_range(0..5));
+        let age = random.random_range(0..20);
+        let (host, to) = (["web", "db"][age as usize % 2], format!("t{}", age % 7));
+        match random.random_range(0..4) {
+            0 => object(
+                "DestinationRule",
+                &name,
+                age,
+                json!({"host": host, "subsets": [{"name": to}]}),
+            ),
+            1 => {
+                let egress = json!([{"hosts": [format!("./{host}.shop.svc.cluster.local")]}]);
+                object("Sidecar", &name, age, json!({"egress": egress}))
+            }
+            _ => leading(&name, age, host, &to),
+        }
+    };
+    let some = |random: &mut StdRng| {
+        let count = random.random_range(0..6);
+        all(&(0..count).map(|_| one(random)).collect::<Vec<_>>())
+    };
+    let mut shared = shared(&[]);
+    let mut edition = EditionIndex::new("east".into(), &shared, &Collection::default());
+    let (mut changed, mut own) = (0, Collection::default());
+    for step in 0..400 {
+        if random.random_ratio(1, 2) {
+            shared.apply(&some(random));
+        } else {
+            own = some(random);
+        }
+        let before = edition.traffic().clone();
+        let update = edition.refresh(&shared, &own);
+        changed += usize::from(update.is_some());
+        let mut both = shared.counting().clone();
+        own.iter()
+            .filter(|(key, _)| shared.counting().get(key).is_none())
+            .for_each(|(key, object)| both.insert(key.clone(), object.clone()));
+        let mut fresh = TrafficIndex::new(kind_settings());
+        fresh.apply(&both);
+        let [now, anew] = [edition.traffic(), fresh.traffic()];
+        assert!(now.destination_rules == anew.destination_rules, "step {step}");
+        assert!(now.virtual_services == anew.virtual_services, "step {step}");
+        // Which namespace is the root is known once there was any.
+        assert!(now.sidecars.same_in(&anew.sidecars, &"shop".into()), "step {step}");
+        assert!(update.is_some() || before == *now, "step {step}");
+    }
+    assert!(changed > 100);
+}
