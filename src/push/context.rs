@@ -14,8 +14,8 @@ use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, Sam
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
     ClusterFacts, ClusterId, ConfigurationSnapshot, EndpointMetadata, EndpointRef, Hostname,
-    KnownClusters, Labels, Locality, NO_ADDRESS, Namespace, NetworkId, Proxy, Seniority, Service,
-    Workload, WorkloadKey, Workloads,
+    KnownClusters, Labels, Locality, NO_ADDRESS, Namespace, NetworkId, ObjectKey, Proxy, Seniority,
+    Service, Workload, WorkloadKey, Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
@@ -87,6 +87,8 @@ pub struct PushContext {
     pub configuration: Arc<ConfigurationSnapshot>,
     /// The traffic configuration in force.
     pub traffic: Arc<Traffic>,
+    /// What is in force in its place for the proxies of clusters that have traffic objects of their own which count.
+    pub own_traffic: OrdMap<ClusterId, Arc<Traffic>>,
     /// The machines that clusters describe.
     pub vms: OrdMap<ClusterId, Arc<VmWorkloads>>,
 }
@@ -95,6 +97,23 @@ pub struct PushContext {
 pub type Private = OrdMap<Hostname, OrdMap<Namespace, Arc<MergedService>>>;
 
 impl PushContext {
+    /// The mesh as proxies of a cluster are given it, where that is otherwise than for all: with its own traffic objects.
+    #[must_use]
+    pub fn edition(&self, cluster: &ClusterId) -> Option<Self> {
+        let traffic = Arc::clone(self.own_traffic.get(cluster)?);
+        Some(Self { traffic, ..self.clone() })
+    }
+
+    /// Whether an object that counts for proxies of a cluster is that cluster's own.
+    pub fn is_own(&self, cluster: &ClusterId, kind: &str, namespace: &str, name: &str) -> bool {
+        let is_it =
+            |key: &ObjectKey| (&*key.kind, &*key.namespace, &*key.name) == (kind, namespace, name);
+        let own = self.facts.get(cluster).into_iter().flat_map(|facts| facts.traffic.iter());
+        let mut own = own.map(|(key, _)| key).filter(|key| is_it(key));
+        self.own_traffic.contains_key(cluster)
+            && own.any(|key| self.configuration.traffic.get(key).is_none())
+    }
+
     /// The service of this name, as proxies of `namespace` know it.
     pub fn service(&self, host: &str, namespace: &Namespace) -> Option<&Arc<MergedService>> {
         let private = self.private.get(host).and_then(|private| private.get(namespace));

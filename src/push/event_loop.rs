@@ -6,8 +6,9 @@
 
 mod heads;
 mod reach;
+mod ruled;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,6 +19,8 @@ use tracing::{info, warn};
 pub(crate) use self::heads::MeshHeads;
 pub use self::heads::{HeadOutputs, NextHead};
 use self::reach::TouchedReach;
+pub use self::ruled::BegunEdition;
+use self::ruled::{Edition, EditionVersion, RulesInUse, ServiceNamesInUse};
 use super::access_state::AccessState;
 use super::aliases::ServiceAliases;
 use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
@@ -41,9 +44,7 @@ use crate::registry::service_entry::Selections;
 use crate::registry::{RegistryUpdate, ShardChange};
 use crate::task::{Watchdog, until};
 use crate::timeline::Timeline;
-use crate::traffic::destination_rule::DestinationRule;
-use crate::traffic::kept_subsets::KeptSubsets;
-use crate::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
+use crate::traffic::{Traffic, TrafficUpdate};
 
 /// Everything that can change the mesh.
 #[derive(Debug)]
@@ -54,6 +55,12 @@ pub enum MeshEvent {
     Entries(RegistryUpdate, Arc<Selections>),
     /// What the traffic configuration is now.
     Traffic(TrafficUpdate),
+    /// From now on other rules hold for the proxies of a cluster.
+    BeginEdition(Box<BegunEdition>),
+    /// What they are now.
+    EditionTraffic(ClusterId, TrafficUpdate),
+    /// What holds for others holds for them again.
+    EndEdition(ClusterId),
     /// The clusters that belong to the mesh.
     Clusters(Arc<KnownClusters>),
     /// Mesh settings.
@@ -126,14 +133,16 @@ pub struct MeshState {
     /// Names that stand for something else than at the last version.
     renamed: BTreeSet<Hostname>,
     configuration: Arc<ConfigurationSnapshot>,
-    traffic: Arc<Traffic>,
-    kept_subsets: KeptSubsets,
-    /// What of it waits for the next version.
-    touched_traffic: TrafficChanges,
+    rules: RulesInUse,
+    /// By the cluster whose proxies they are for.
+    editions: BTreeMap<ClusterId, Edition>,
+    /// The last versions of these, until they are taken.
+    edition_versions: Vec<EditionVersion>,
+    /// Whether some have come or gone since the last version.
+    editions_stale: bool,
     claims: AddressClaims,
     joins: Joins,
     version: u64,
-    definitions: u64,
     touched: AggregateChanges,
     /// The objects behind what waits for the next version.
     causes: Causes,
@@ -169,13 +178,13 @@ impl MeshState {
             touched_reach: TouchedReach::default(),
             renamed: BTreeSet::new(),
             configuration: Arc::default(),
-            traffic: Arc::default(),
-            kept_subsets: KeptSubsets::default(),
-            touched_traffic: TrafficChanges::default(),
+            rules: RulesInUse::default(),
+            editions: BTreeMap::new(),
+            edition_versions: Vec::new(),
+            editions_stale: false,
             claims: AddressClaims::default(),
             joins: Joins::default(),
             version: 0,
-            definitions: 0,
             touched: AggregateChanges::default(),
             causes: Causes::default(),
             everything: false,
@@ -198,12 +207,23 @@ impl MeshState {
                 self.vms_stale |= self.joins.select(selections);
             }
             MeshEvent::Traffic(update) => {
-                self.causes.merge(update.causes);
-                self.touched_traffic.merge(update.changes);
-                let aliases = &self.aliases;
-                let target = |host: &Hostname| aliases.target(host).clone();
-                let gone = self.kept_subsets.take(update.traffic, target);
-                self.go_without(&gone);
+                self.causes.merge(update.causes.clone());
+                self.rules.take(update, &self.aliases, &self.settings.domain);
+            }
+            MeshEvent::BeginEdition(begun) => {
+                let BegunEdition { cluster, traffic, outputs } = *begun;
+                let rules = RulesInUse::of(traffic, self.version);
+                self.editions.insert(cluster, Edition { rules, outputs });
+                self.editions_stale = true;
+            }
+            MeshEvent::EditionTraffic(cluster, update) => {
+                if let Some(edition) = self.editions.get_mut(&cluster) {
+                    self.causes.merge(update.causes.clone());
+                    edition.rules.take(update, &self.aliases, &self.settings.domain);
+                }
+            }
+            MeshEvent::EndEdition(cluster) => {
+                self.editions_stale |= self.editions.remove(&cluster).is_some();
             }
             MeshEvent::Clusters(clusters) if clusters != self.clusters => {
                 self.note_clusters(&clusters);
@@ -300,24 +320,18 @@ impl MeshState {
         self.complete = true;
     }
 
-    /// Has [subsets](KeptSubsets) go that were kept until `now`. Until when the next one is kept.
+    /// Has subsets go that were kept until `now`. Until when the next one is kept.
     pub fn expire(&mut self, now: Instant) -> Option<Instant> {
-        let gone = self.kept_subsets.expire(now);
-        if !gone.is_empty() {
-            self.go_without(&gone);
-            let of = |rule: &Arc<DestinationRule>| Cause {
-                namespace: rule.namespace().as_str().into(),
-                ..Cause::named(ClusterId::default(), "DestinationRule", &*rule.meta().name)
-            };
-            gone.iter().for_each(|rule| self.causes.add(of(rule)));
-        }
-        self.kept_subsets.due()
+        let Self { rules, editions, settings, causes, .. } = self;
+        let editions = editions.values_mut().map(|edition| &mut edition.rules);
+        let all = std::iter::once(rules).chain(editions);
+        all.filter_map(|rules| rules.expire(now, &settings.domain, causes)).min()
     }
 
-    /// Puts in force what objects say and what is kept, which is nothing more of these rules.
-    fn go_without(&mut self, gone: &[Arc<DestinationRule>]) {
-        self.touched_traffic.hosts.extend(gone.iter().map(|rule| rule.host.clone()));
-        self.traffic = self.kept_subsets.in_force(&self.settings.domain);
+    /// All rules in force, whomever they are for.
+    fn all_rules(&self) -> impl Iterator<Item = &RulesInUse> {
+        let editions = self.editions.values().map(|edition| &edition.rules);
+        std::iter::once(&self.rules).chain(editions)
     }
 
     /// Whether anything waits for the next version.
@@ -326,7 +340,8 @@ impl MeshState {
             || self.networks_stale
             || self.all_hosts_stale
             || self.joins.is_stale()
-            || !self.touched_traffic.is_empty()
+            || self.editions_stale
+            || self.all_rules().any(RulesInUse::is_dirty)
             || self.access.is_stale()
             || !self.touched_reach.is_empty()
             || !self.touched.is_empty()
@@ -338,7 +353,8 @@ impl MeshState {
             || self.networks_stale
             || self.all_hosts_stale
             || self.joins.is_stale()
-            || !self.touched_traffic.is_empty()
+            || self.editions_stale
+            || self.all_rules().any(RulesInUse::is_dirty)
             || self.access.is_stale()
             || !self.touched.objects.is_empty()
     }
@@ -374,8 +390,8 @@ impl MeshState {
             self.merge(&host, &mut changes);
         }
         self.settle_addresses(&mut changes);
-        self.note_traffic(&mut changes);
         self.refresh_facts(&touched.facts);
+        self.refresh_facts(&touched.traffic);
         let workloads = touched.workloads.into_iter();
         changes.deps.extend(workloads.map(|(cluster, name)| Dep::Workload(cluster, name)));
         if !touched.placements.is_empty() {
@@ -390,74 +406,55 @@ impl MeshState {
             changes.deps.insert(Dep::Mesh);
         }
         let touched = std::mem::take(&mut self.touched_reach);
-        let reads_more =
-            |service: &MergedService| is_read_beyond_assignments(service, &self.traffic);
+        let reads_more = |service: &MergedService| self.is_read_beyond_assignments(service);
         let private = self.private.values().flat_map(|private| private.values());
         let services = self.services.values().chain(private);
         touched.note(services, reads_more, &mut changes);
-        if changes.is_empty() {
+        self.note_rules(changes)
+    }
+
+    /// With what changed of rules: what the next version is, and those of the editions, if there is one.
+    fn note_rules(&mut self, common: Changes) -> Option<(Arc<PushContext>, Changes)> {
+        let renamed = std::mem::take(&mut self.renamed);
+        let mut has_changed = std::mem::take(&mut self.editions_stale);
+        let (mut rules, mut editions) =
+            (std::mem::take(&mut self.rules), std::mem::take(&mut self.editions));
+        let mesh = ServiceNamesInUse(self);
+        let mut of_editions = Vec::new();
+        for edition in editions.values_mut() {
+            let mut changes = common.clone();
+            edition.rules.note(mesh, &renamed, &mut changes);
+            has_changed |= !changes.is_empty();
+            of_editions.push(changes);
+        }
+        let mut changes = common;
+        rules.note(mesh, &renamed, &mut changes);
+        has_changed |= !changes.is_empty();
+        if has_changed {
+            self.version += 1;
+            rules.settle(self.version, &changes);
+            for (edition, changes) in editions.values_mut().zip(&of_editions) {
+                edition.rules.settle(self.version, changes);
+            }
+        }
+        (self.rules, self.editions) = (rules, editions);
+        if !has_changed {
             return None;
         }
-        self.version += 1;
-        if changes.is_everything() || changes.is_of_services() {
-            self.definitions = self.version;
-        }
-        Some((Arc::new(self.context()), changes))
-    }
-
-    /// The services that changed rules are about. Of wildcards these are all that there are of them.
-    fn note_traffic(&mut self, changes: &mut Changes) {
-        let touched = std::mem::take(&mut self.touched_traffic);
-        let TrafficChanges { hosts, scopes, every_scope, logging, filters, selectors, gateways } =
-            touched;
-        hosts.iter().for_each(|pattern| self.note_ruled(pattern, changes));
-        if selectors {
-            changes.deps.insert(Dep::Selectors);
-        }
-        if every_scope {
-            changes.deps.insert(Dep::Mesh);
-        }
-        changes.deps.extend(scopes.into_iter().map(Dep::Imports));
-        changes.deps.extend(logging.into_iter().map(Dep::Logging));
-        changes.deps.extend(filters.into_iter().map(Dep::Filters));
-        if gateways {
-            changes.deps.insert(Dep::Gateways);
-        }
-        // Routes that name no port lead to the only one that a service has, and choose endpoints as rules of their
-        // destinations say.
-        let Traffic { virtual_services: services, destination_rules: rules, .. } = &*self.traffic;
-        let mut depending = BTreeSet::new();
-        for dep in &changes.deps {
-            let (host, by_any) = match dep {
-                Dep::Definition(host) => (host, !rules.of(host.as_str()).is_empty()),
-                Dep::Traffic(host) => (host, true),
-                _ => continue,
-            };
-            for name in std::iter::once(host).chain(&self.aliases.names_of(host)) {
-                match by_any {
-                    true => depending.extend(services.leading_to(name)),
-                    false => depending.extend(services.depending_on(name)),
-                }
-            }
-        }
-        // What led to an alias leads elsewhere now, and other services may come into scopes for that.
-        for host in std::mem::take(&mut self.renamed) {
-            for name in std::iter::once(&host).chain(&self.aliases.names_of(&host)) {
-                depending.extend(services.leading_to(name));
-            }
-        }
-        depending.into_iter().for_each(|pattern| self.note_ruled(pattern, changes));
-    }
-
-    /// A host of which rules changed, or all that there are of a wildcard.
-    fn note_ruled(&self, pattern: &HostPattern, changes: &mut Changes) {
-        // A wildcard may have routes of its own.
-        changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
-        if pattern.exact().is_none() {
-            let names = self.services.keys().chain(self.private.keys());
-            let held = names.filter(|host| pattern.matches(host.as_str()));
-            changes.deps.extend(held.cloned().map(Dep::Traffic));
-        }
+        let context = self.context();
+        let versions = self.editions.iter().zip(of_editions);
+        let versions = versions.map(|((cluster, edition), changes)| EditionVersion {
+            cluster: cluster.clone(),
+            context: Arc::new(PushContext {
+                traffic: Arc::clone(&edition.rules.traffic),
+                definitions: edition.rules.definitions,
+                ..context.clone()
+            }),
+            changes,
+            outputs: edition.outputs.clone(),
+        });
+        self.edition_versions = versions.collect();
+        Some((Arc::new(context), changes))
     }
 
     /// Takes over the pods of the clusters that have others now.
@@ -567,7 +564,7 @@ impl MeshState {
             (old, Some(new)) => {
                 if old.is_none_or(|old| !old.same_definition(&new)) {
                     changes.deps.insert(Dep::Definition(host.clone()));
-                } else if is_read_beyond_assignments(&new, &self.traffic) {
+                } else if self.is_read_beyond_assignments(&new) {
                     changes.deps.insert(Dep::Members(host.clone()));
                 }
                 if old.is_none_or(|old| !old.same_security(&new)) {
@@ -665,10 +662,30 @@ impl MeshState {
             .any(|service| Networks::concerns(service, &self.mesh_networks))
     }
 
+    /// Whether more depends on the endpoints of a service than its assignments: which pods a service without a selector
+    /// runs on, and so their inbound listeners, follows from its endpoints alone; a headless one has a listener for each;
+    /// pods beside endpoints by name are named in the upstream cluster; and where connections go to whom the client chose,
+    /// all endpoints decide how that one is spoken to.
+    fn is_read_beyond_assignments(&self, service: &MergedService) -> bool {
+        let passes_through = |rules: &RulesInUse| {
+            rules.traffic.destination_rules.of(service.hostname().as_str()).pass_through()
+        };
+        service.by_cluster.iter().any(|(_, own)| own.selector.is_empty())
+            || matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_))
+            || self.all_rules().any(passes_through)
+    }
+
+    fn own_traffic(&self) -> OrdMap<ClusterId, Arc<Traffic>> {
+        let of = |(cluster, edition): (&ClusterId, &Edition)| {
+            (cluster.clone(), Arc::clone(&edition.rules.traffic))
+        };
+        self.editions.iter().map(of).collect()
+    }
+
     fn context(&self) -> PushContext {
         PushContext {
             version: self.version,
-            definitions: self.definitions,
+            definitions: self.rules.definitions,
             settings: Arc::clone(&self.settings),
             mesh: Arc::clone(&self.config),
             mesh_networks: Arc::clone(&self.mesh_networks),
@@ -686,7 +703,8 @@ impl MeshState {
             same_addresses: self.claims.shared().clone(),
             entries: Arc::clone(self.joins.selections()),
             configuration: Arc::clone(&self.configuration),
-            traffic: Arc::clone(&self.traffic),
+            traffic: Arc::clone(&self.rules.traffic),
+            own_traffic: self.own_traffic(),
             vms: self.joins.vms().clone(),
         }
     }
@@ -754,16 +772,6 @@ pub async fn run(
             () = watchdog.idle() => {}
         }
     }
-}
-
-/// Whether more depends on the endpoints of a service than its assignments: which pods a service without a selector
-/// runs on, and so their inbound listeners, follows from its endpoints alone; a headless one has a listener for each;
-/// pods beside endpoints by name are named in the upstream cluster; and where connections go to whom the client chose, all
-/// endpoints decide how that one is spoken to.
-fn is_read_beyond_assignments(service: &MergedService, traffic: &Traffic) -> bool {
-    service.by_cluster.iter().any(|(_, own)| own.selector.is_empty())
-        || matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_))
-        || traffic.destination_rules.of(service.hostname().as_str()).pass_through()
 }
 
 /// The objects behind an update.

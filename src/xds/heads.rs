@@ -1,4 +1,5 @@
-//! Which of two configurations a proxy is given, while one is let out to a share of proxies.
+//! Which configuration a proxy is given: of two, while one is let out to a share of proxies, and that of its cluster where that
+//! has traffic objects of its own which count (an edition).
 //!
 //! A stream asks when it begins, and again whenever it has to look at everything: whoever changes the share has the streams that it
 //! concerns do so. While nothing is let out this is one look at an empty place for each stream. Who is in, and when, is decided
@@ -10,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::watch;
 
 use super::generate::Cache;
-use crate::model::Proxy;
+use crate::model::{ClusterId, Proxy};
 use crate::push::PushContext;
 use crate::push::event_loop::HeadOutputs;
 use crate::push::interest::Interest;
@@ -88,6 +89,8 @@ pub struct Heads(RwLock<HeadShare>);
 
 #[derive(Debug, Default)]
 struct HeadShare {
+    /// What proxies of clusters are served that have traffic objects of their own which count.
+    editions: BTreeMap<ClusterId, Arc<ServedHead>>,
     next: Option<(Cohort, Arc<ServedHead>)>,
     /// The number of the last that has ended.
     ended: u64,
@@ -97,8 +100,33 @@ impl Heads {
     /// What a proxy is served in the place of what all others are; mostly nothing.
     pub fn of(&self, proxy: &Proxy) -> Option<Arc<ServedHead>> {
         let share = self.read();
+        if let Some(edition) = share.editions.get(&proxy.cluster) {
+            // Until it has a version, its proxies go on with what they have.
+            let is_there = edition.versions().borrow().is_some();
+            return is_there.then(|| Arc::clone(edition));
+        }
         let (_, head) = share.next.as_ref().filter(|(cohort, _)| cohort.contains(proxy))?;
         Some(Arc::clone(head))
+    }
+
+    /// Has the proxies of a cluster be served an edition as soon as that has a version.
+    pub fn begin_edition(&self, cluster: ClusterId, edition: &Arc<ServedHead>) {
+        self.write().editions.insert(cluster, Arc::clone(edition));
+    }
+
+    /// Has them be served what all others are; the edition that they were served, whose streams have to be told.
+    pub fn end_edition(&self, cluster: &ClusterId) -> Option<Arc<ServedHead>> {
+        self.write().editions.remove(cluster)
+    }
+
+    /// All editions.
+    pub fn editions(&self) -> Vec<Arc<ServedHead>> {
+        self.read().editions.values().cloned().collect()
+    }
+
+    /// Whether proxies of a cluster are served an edition.
+    pub fn has_edition(&self, cluster: &ClusterId) -> bool {
+        self.read().editions.contains_key(cluster)
     }
 
     /// What is served to some.

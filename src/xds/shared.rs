@@ -155,12 +155,13 @@ impl ServerShared {
 
     /// Lets go of what is encoded and of no more use. That may take some milliseconds.
     pub(super) async fn sweep(self: Arc<Self>) {
-        let next = self.heads.next().and_then(|head| {
+        let beside = self.heads.editions().into_iter().chain(self.heads.next());
+        let beside = beside.filter_map(|head| {
             let context = head.versions().borrow().clone()?;
             Some((Arc::clone(head.cache()), context))
         });
         let settled = self.context().map(|context| (Arc::clone(&self.cache), context));
-        for (cache, context) in settled.into_iter().chain(next) {
+        for (cache, context) in settled.into_iter().chain(beside) {
             // A panic in it is its own affair.
             let _ = tokio::task::spawn_blocking(move || cache.sweep(&context)).await;
         }

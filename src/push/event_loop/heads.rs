@@ -13,7 +13,8 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
-use super::{LoopCounters, LoopOutputs, MeshEvent, MeshState};
+use super::{EditionVersion, LoopCounters, LoopOutputs, MeshEvent, MeshState};
+use crate::model::Proxy;
 use crate::push::context::PushContext;
 use crate::push::effect::effect;
 use crate::push::interest::{Changes, Interest};
@@ -92,6 +93,8 @@ impl MeshHeads {
         configuration.into_iter().for_each(|event| next.apply(event));
         // Its first version is one even where nothing comes of the configuration.
         next.everything = true;
+        // They follow what counts for all.
+        next.editions.clear();
         self.next = Some((next, outputs));
     }
 
@@ -142,6 +145,7 @@ impl MeshHeads {
         figures: &mut LoopCounters,
     ) -> bool {
         let settled = self.settled.next_version();
+        let editions = std::mem::take(&mut self.settled.edition_versions);
         let causes = self.settled.take_causes();
         let next = self.next.as_mut().and_then(|(mesh, head)| {
             let (version, causes) = (mesh.next_version(), mesh.take_causes());
@@ -156,13 +160,19 @@ impl MeshHeads {
         let to_publish =
             [settled.as_ref().map(|_| &self.outputs), next.as_ref().map(|(.., head)| head)];
         to_publish.into_iter().flatten().for_each(|head| head.interest.publishes());
+        editions.iter().for_each(|edition| edition.outputs.interest.publishes());
         let delivery = Arc::new(Delivery::new(since.unwrap_or_else(Instant::now)));
         let (mut woken, mut entered) = (0, None);
+        // Before the rest: at the start nobody is served before his own rules are there.
+        let (told, of_editions) = self.tell_editions(editions, since, &delivery);
+        woken += told;
         if let Some((context, changes)) = settled {
             let version = context.version;
             outputs.kept.note(version, &context.configuration);
             let changes = Changes { since, ..changes };
+            let is_of_editions = changes.is_empty();
             let (words, told) = tell(&self.outputs, context, changes, &delivery);
+            let words = of_editions.filter(|_| is_of_editions).unwrap_or(words);
             woken += told;
             entered = Some((version, words, causes));
             figures.version = version;
@@ -186,6 +196,36 @@ impl MeshHeads {
         figures.woken_total += woken as u64;
         outputs.timeline.enter(version, causes, words, delivery, begun);
         true
+    }
+
+    /// Publishes the versions of editions. How many streams are woken, and what changed in one of them, in words.
+    fn tell_editions(
+        &self,
+        editions: Vec<EditionVersion>,
+        since: Option<Instant>,
+        delivery: &Arc<Delivery>,
+    ) -> (usize, Option<String>) {
+        let (mut woken, mut words) = (0, None);
+        for EditionVersion { cluster, context, changes, outputs } in editions {
+            let is_first = outputs.context.borrow().is_none();
+            let is_empty = changes.is_empty();
+            let changes = Changes { since, ..changes };
+            let (said, told) = tell(&outputs, context, changes, delivery);
+            woken += told;
+            if is_first {
+                // Until now they were served what all others are, or what some are.
+                let others = std::iter::once(&self.outputs);
+                let others = others.chain(self.next.iter().map(|(_, head)| head));
+                for head in others {
+                    let is_its = |proxy: &Proxy| proxy.cluster == cluster;
+                    woken += head.interest.mark_proxies(is_its, delivery);
+                }
+                words = Some(format!("cluster {cluster}: its own traffic objects count"));
+            } else if !is_empty {
+                words = Some(format!("cluster {cluster}: {said}"));
+            }
+        }
+        (woken, words)
     }
 
     fn publish_names(&self, outputs: &LoopOutputs) {
@@ -212,6 +252,9 @@ impl MeshHeads {
 fn for_all(event: &MeshEvent) -> Option<MeshEvent> {
     Some(match event {
         MeshEvent::Traffic(_)
+        | MeshEvent::BeginEdition(_)
+        | MeshEvent::EditionTraffic(..)
+        | MeshEvent::EndEdition(_)
         | MeshEvent::MeshConfig(_)
         | MeshEvent::MeshNetworks(_)
         | MeshEvent::Configuration(_)

@@ -28,7 +28,8 @@ use super::class::Class;
 use super::lds::{ConnectionRules, TrafficSettings, apart_name, normalization_of};
 use super::rds::{self, Contenders, RouteCaller};
 use crate::aggregate::MergedService;
-use crate::model::{ProxyType, Resolution};
+use crate::model::{ClusterId, ProxyType, Resolution};
+use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, proxied_addresses};
 use crate::push::proxy::inbound_targets;
 use crate::traffic::HostPattern;
@@ -92,6 +93,9 @@ pub struct RuleName {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// The cluster whose own it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
     /// The place of the rule in the object, from 0; `None` for the whole object.
     pub index: Option<u32>,
     /// Where that is: `spec.http[0]`.
@@ -126,12 +130,31 @@ pub struct RequestDestination {
     pub known: bool,
 }
 
+impl RequestWalk {
+    /// Says of each rule whether it is of an object of the proxy's cluster's own.
+    pub fn name_clusters(&mut self, context: &PushContext, cluster: &ClusterId) {
+        if !context.own_traffic.contains_key(cluster) {
+            return;
+        }
+        let lost = self.lost.iter_mut().map(|lost| &mut lost.rule);
+        for rule in self.rule.iter_mut().chain(lost) {
+            let mut rule = Some(rule);
+            while let Some(one) = rule {
+                let is_own = context.is_own(cluster, one.kind, &one.namespace, &one.name);
+                one.cluster = is_own.then(|| cluster.to_string());
+                rule = one.via.as_deref_mut();
+            }
+        }
+    }
+}
+
 impl RuleName {
     fn whole(origin: &RouteOrigin) -> Self {
         Self {
             kind: origin.object_kind(),
             namespace: origin.namespace.to_string(),
             name: origin.name.to_string(),
+            cluster: None,
             index: None,
             path: "spec".to_owned(),
             via: None,

@@ -2,6 +2,7 @@
 //! what a fresh start would give each proxy: what the cache gives that has been carried along, whether a proxy
 //! was told of each type that differs, and whether it was told of nothing when nothing differs.
 
+mod editions;
 mod gateways;
 mod heads;
 mod hosts;

@@ -14,40 +14,40 @@ use crate::timeline::{Delivery, Timeline};
 use crate::xds::heads::{Heads, ServedHead};
 
 /// A stream that looks at what it is told to look at, and at nothing else.
-struct Watcher {
-    proxy: Arc<Proxy>,
+pub(super) struct Watcher {
+    pub(super) proxy: Arc<Proxy>,
     stand: Arc<Stand>,
-    subscription: Subscription,
-    head: Option<Arc<ServedHead>>,
-    held: Shape,
+    pub(super) subscription: Subscription,
+    pub(super) head: Option<Arc<ServedHead>>,
+    pub(super) held: Shape,
 }
 
 /// What all streams share.
-struct Mesh {
-    heads: MeshHeads,
+pub(super) struct Mesh {
+    pub(super) heads: MeshHeads,
     outputs: LoopOutputs,
     settled: watch::Receiver<Option<Arc<PushContext>>>,
     cache: Arc<Cache>,
-    shares: Heads,
+    pub(super) shares: Heads,
     figures: LoopCounters,
 }
 
 /// How often what was tried.
 #[derive(Debug, Default)]
-struct Tried {
+pub(super) struct Tried {
     looked: usize,
     begun: usize,
-    moved: usize,
+    pub(super) moved: usize,
     promoted: usize,
     ended: usize,
     /// Streams of a share that were told of a part alone.
-    in_part: usize,
+    pub(super) in_part: usize,
     /// Streams that were given something else than those of the other head.
     otherwise: usize,
 }
 
 impl Mesh {
-    fn new(state: MeshState) -> Self {
+    pub(super) fn new(state: MeshState) -> Self {
         let (context, settled) = watch::channel(None);
         let cache = Arc::<Cache>::default();
         let outputs = LoopOutputs {
@@ -64,11 +64,11 @@ impl Mesh {
         Self { heads, outputs, settled, cache, shares: Heads::default(), figures }
     }
 
-    fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         self.heads.publish(&self.outputs, None, Instant::now(), &mut self.figures);
     }
 
-    fn context(&self, head: Option<&ServedHead>) -> Arc<PushContext> {
+    pub(super) fn context(&self, head: Option<&ServedHead>) -> Arc<PushContext> {
         let versions = head.map_or(&self.settled, ServedHead::versions);
         versions.borrow().clone().expect("a version")
     }
@@ -90,7 +90,7 @@ impl Mesh {
     }
 }
 
-fn subscribe(interest: &Arc<Interest>, proxy: &Proxy) -> Subscription {
+pub(super) fn subscribe(interest: &Arc<Interest>, proxy: &Proxy) -> Subscription {
     interest.subscribe(Some((proxy.cluster.clone(), proxy.workload.clone())))
 }
 
@@ -141,7 +141,7 @@ impl Watcher {
     }
 
     /// Looks at what it was told to look at.
-    fn look(&mut self, mesh: &Mesh, tried: &mut Tried) {
+    pub(super) fn look(&mut self, mesh: &Mesh, tried: &mut Tried) {
         let dirty = self.subscription.take();
         if dirty.is_empty() {
             return;
@@ -167,14 +167,14 @@ fn is_dirty(dirty: &Dirty, kind: ResourceType, name: &str) -> bool {
     }
 }
 
-fn stand_of(context: &PushContext, proxy: &Arc<Proxy>) -> Arc<Stand> {
+pub(super) fn stand_of(context: &PushContext, proxy: &Arc<Proxy>) -> Arc<Stand> {
     let network = context.network_of_cluster(&proxy.cluster);
     let whereabouts = context.whereabouts(proxy);
     Arc::new(Stand { proxy: Arc::clone(proxy), network, whereabouts })
 }
 
 /// Several kinds of proxies, each a few times, so that some are in a share and some not.
-fn watchers(mesh: &Mesh) -> Vec<Watcher> {
+pub(super) fn watchers(mesh: &Mesh) -> Vec<Watcher> {
     let kinds = proxies().into_iter().filter(|proxy| !proxy.is_proxyless());
     let all = kinds.flat_map(|proxy| {
         let id = Arc::clone(&proxy.id);

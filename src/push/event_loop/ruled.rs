@@ -1,0 +1,178 @@
+//! The traffic rules in force for some proxies, and what of them waits for the next version: for those of all clusters, or
+//! for those of one that has traffic objects of its own ([`Edition`]).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{HeadOutputs, MeshState};
+use crate::model::{Cause, Causes, ClusterId, Hostname};
+use crate::push::aliases::ServiceAliases;
+use crate::push::context::PushContext;
+use crate::push::interest::{Changes, Dep};
+use crate::traffic::destination_rule::DestinationRule;
+use crate::traffic::kept_subsets::KeptSubsets;
+use crate::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
+
+/// An edition of the mesh that begins: for the proxies of a cluster whose own traffic objects count for them.
+pub struct BegunEdition {
+    /// Whose proxies.
+    pub cluster: ClusterId,
+    /// What holds for them.
+    pub traffic: Arc<Traffic>,
+    /// Where its versions go.
+    pub outputs: HeadOutputs,
+}
+
+impl std::fmt::Debug for BegunEdition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BegunEdition").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+/// A version of an edition, what it changed, and where it goes.
+#[derive(Clone)]
+pub(super) struct EditionVersion {
+    pub(super) cluster: ClusterId,
+    pub(super) context: Arc<PushContext>,
+    pub(super) changes: Changes,
+    pub(super) outputs: HeadOutputs,
+}
+
+/// The mesh as proxies of one cluster are given it: with other rules.
+#[derive(Clone)]
+pub(super) struct Edition {
+    pub(super) rules: RulesInUse,
+    pub(super) outputs: HeadOutputs,
+}
+
+/// Rules in force, and what of them waits for the next version.
+#[derive(Clone, Default)]
+pub(super) struct RulesInUse {
+    pub(super) traffic: Arc<Traffic>,
+    kept: KeptSubsets,
+    /// What waits for the next version.
+    touched: TrafficChanges,
+    /// See [`PushContext::definitions`].
+    pub(super) definitions: u64,
+}
+
+impl RulesInUse {
+    /// Those of an edition that begins after that version. Nobody was given anything else there.
+    pub(super) fn of(traffic: Arc<Traffic>, version: u64) -> Self {
+        let mut kept = KeptSubsets::default();
+        kept.take(Arc::clone(&traffic), Hostname::clone);
+        Self { traffic, kept, definitions: version, ..Self::default() }
+    }
+
+    pub(super) fn take(&mut self, update: TrafficUpdate, aliases: &ServiceAliases, domain: &str) {
+        self.touched.merge(update.changes);
+        let target = |host: &Hostname| aliases.target(host).clone();
+        let gone = self.kept.take(update.traffic, target);
+        self.go_without(&gone, domain);
+    }
+
+    /// Has [subsets](KeptSubsets) go that were kept until `now`. Until when the next one is kept.
+    pub(super) fn expire(
+        &mut self,
+        now: Instant,
+        domain: &str,
+        causes: &mut Causes,
+    ) -> Option<Instant> {
+        let gone = self.kept.expire(now);
+        if !gone.is_empty() {
+            self.go_without(&gone, domain);
+            let of = |rule: &Arc<DestinationRule>| Cause {
+                namespace: rule.namespace().as_str().into(),
+                ..Cause::named(ClusterId::default(), "DestinationRule", &*rule.meta().name)
+            };
+            gone.iter().for_each(|rule| causes.add(of(rule)));
+        }
+        self.kept.due()
+    }
+
+    /// Puts in force what objects say and what is kept, which is nothing more of these rules.
+    fn go_without(&mut self, gone: &[Arc<DestinationRule>], domain: &str) {
+        self.touched.hosts.extend(gone.iter().map(|rule| rule.host.clone()));
+        self.traffic = self.kept.in_force(domain);
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// The services that changed rules are about. Of wildcards these are all that there are of them. `renamed` are names that
+    /// stand for something else than before.
+    pub(super) fn note(
+        &mut self,
+        mesh: ServiceNamesInUse<'_>,
+        renamed: &BTreeSet<Hostname>,
+        changes: &mut Changes,
+    ) {
+        let touched = std::mem::take(&mut self.touched);
+        let TrafficChanges { hosts, scopes, every_scope, logging, filters, selectors, gateways } =
+            touched;
+        hosts.iter().for_each(|pattern| mesh.note_ruled(pattern, changes));
+        if selectors {
+            changes.deps.insert(Dep::Selectors);
+        }
+        if every_scope {
+            changes.deps.insert(Dep::Mesh);
+        }
+        changes.deps.extend(scopes.into_iter().map(Dep::Imports));
+        changes.deps.extend(logging.into_iter().map(Dep::Logging));
+        changes.deps.extend(filters.into_iter().map(Dep::Filters));
+        if gateways {
+            changes.deps.insert(Dep::Gateways);
+        }
+        // Routes that name no port lead to the only one that a service has, and choose endpoints as rules of their
+        // destinations say.
+        let Traffic { virtual_services: services, destination_rules: rules, .. } = &*self.traffic;
+        let aliases = &mesh.0.aliases;
+        let mut depending = BTreeSet::new();
+        for dep in &changes.deps {
+            let (host, by_any) = match dep {
+                Dep::Definition(host) => (host, !rules.of(host.as_str()).is_empty()),
+                Dep::Traffic(host) => (host, true),
+                _ => continue,
+            };
+            for name in std::iter::once(host).chain(&aliases.names_of(host)) {
+                match by_any {
+                    true => depending.extend(services.leading_to(name)),
+                    false => depending.extend(services.depending_on(name)),
+                }
+            }
+        }
+        // What led to an alias leads elsewhere now, and other services may come into scopes for that.
+        for host in renamed {
+            for name in std::iter::once(host).chain(&aliases.names_of(host)) {
+                depending.extend(services.leading_to(name));
+            }
+        }
+        depending.into_iter().for_each(|pattern| mesh.note_ruled(pattern, changes));
+    }
+
+    /// Takes note of whether a version changed more than assignments.
+    pub(super) fn settle(&mut self, version: u64, changes: &Changes) {
+        if changes.is_everything() || changes.is_of_services() {
+            self.definitions = version;
+        }
+    }
+}
+
+/// The services that rules may be about.
+#[derive(Clone, Copy)]
+pub(super) struct ServiceNamesInUse<'a>(pub(super) &'a MeshState);
+
+impl ServiceNamesInUse<'_> {
+    /// A host of which rules changed, or all that there are of a wildcard.
+    fn note_ruled(self, pattern: &HostPattern, changes: &mut Changes) {
+        // A wildcard may have routes of its own.
+        changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
+        if pattern.exact().is_none() {
+            let names = self.0.services.keys().chain(self.0.private.keys());
+            let held = names.filter(|host| pattern.matches(host.as_str()));
+            changes.deps.extend(held.cloned().map(Dep::Traffic));
+        }
+    }
+}

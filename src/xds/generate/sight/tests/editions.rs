@@ -1,0 +1,157 @@
+//! Clusters with traffic objects of their own, which count for their proxies: as these begin, change and end, while clusters and the
+//! rules for all change. After each step each stream holds exactly what a fresh one would be given by what is in force for
+//! its cluster, and nobody else was told of what a cluster's own objects say.
+
+use std::time::Instant;
+
+use super::heads::{Mesh, Tried, stand_of, watchers};
+use super::*;
+use crate::push::event_loop::BegunEdition;
+use crate::timeline::Delivery;
+use crate::traffic::EditionIndex;
+use crate::xds::heads::ServedHead;
+
+/// A cluster's own objects, and what came of them.
+struct OwnRules {
+    cluster: &'static str,
+    rules: Rules,
+    is_named: bool,
+    running: Option<(EditionIndex, Arc<ServedHead>)>,
+}
+
+/// How often what happened.
+#[derive(Debug, Default)]
+struct Seen {
+    begun: usize,
+    ended: usize,
+    changed: usize,
+    /// Streams of a cluster with an edition that were given otherwise than they would be without.
+    otherwise: usize,
+    /// Steps in which a cluster's own objects alone changed, and streams that they told something.
+    alone: usize,
+    told: usize,
+}
+
+impl OwnRules {
+    /// Has others hear of what comes of the objects as they are, as the feed has them.
+    fn refresh(&mut self, mesh: &mut Mesh, shared: &TrafficIndex, seen: &mut Seen) {
+        let own = &self.rules.objects;
+        let has_any = own.iter().any(|(key, _)| shared.counting().get(key).is_none());
+        let cluster = ClusterId::from(self.cluster);
+        match (&mut self.running, self.is_named && has_any) {
+            (Some((edition, _)), true) => {
+                if let Some(update) = edition.refresh(shared, own) {
+                    seen.changed += 1;
+                    mesh.heads.apply(MeshEvent::EditionTraffic(cluster, update));
+                }
+            }
+            (None, true) => {
+                seen.begun += 1;
+                let edition = EditionIndex::new(cluster.clone(), shared, own);
+                let (head, outputs) = ServedHead::new(seen.begun as u64);
+                mesh.shares.begin_edition(cluster.clone(), &head);
+                let traffic = Arc::new(edition.traffic().clone());
+                let begun = BegunEdition { cluster, traffic, outputs };
+                mesh.heads.apply(MeshEvent::BeginEdition(Box::new(begun)));
+                self.running = Some((edition, head));
+            }
+            (Some(_), false) => {
+                seen.ended += 1;
+                self.running = None;
+                let head = mesh.shares.end_edition(&cluster).expect("it was served");
+                let delivery = Arc::new(Delivery::new(Instant::now()));
+                head.interest().mark_proxies(|_| true, &delivery);
+                mesh.heads.apply(MeshEvent::EndEdition(cluster));
+            }
+            (None, false) => {}
+        }
+    }
+}
+
+fn history_of_editions(seed: u64, tried: &mut Tried, seen: &mut Seen) {
+    let random = &mut StdRng::seed_from_u64(seed);
+    let mut state = MeshState::new(settings());
+    let clusters = CLUSTERS.map(|id| (id.into(), member(None))).into();
+    state.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+    for cluster in CLUSTERS {
+        state.apply(MeshEvent::Registry(all_of(random, cluster, 1)));
+    }
+    state.apply(MeshEvent::MeshConfig(Arc::new(asking_config())));
+    state.apply(MeshEvent::Complete);
+    let mut mesh = Mesh::new(state);
+    mesh.publish();
+    let (mut epochs, mut shared) = (BTreeMap::new(), rules());
+    let mut own = ["east", "west"].map(|cluster| OwnRules {
+        cluster,
+        rules: rules(),
+        is_named: true,
+        running: None,
+    });
+    let mut watchers = watchers(&mesh);
+    for step in 0..STEPS / 2 {
+        let which = random.random_range(0..own.len());
+        let is_alone = random.random_ratio(1, 2);
+        if is_alone {
+            // Of its own it has them as they are stored; what others made of them is no matter.
+            ruled(random, &mut own[which].rules);
+            if random.random_ratio(1, 8) {
+                own[which].is_named ^= true;
+            }
+        } else {
+            for _ in 0..random.random_range(1..3) {
+                let event = event(random, &mut epochs, &mut shared);
+                mesh.heads.apply(event);
+            }
+        }
+        for one in &mut own {
+            one.refresh(&mut mesh, &shared.index, seen);
+        }
+        mesh.publish();
+        seen.alone += usize::from(is_alone);
+        let scratch =
+            BTreeMap::from(CLUSTERS.map(|cluster| (cluster, [Cache::default(), Cache::default()])));
+        for watcher in &mut watchers {
+            let place = format!("seed {seed}, step {step}, {}", watcher.proxy.id);
+            let before = watcher.held.clone();
+            let was_there = watcher.head.is_some();
+            let (had, cluster) = (tried.in_part, watcher.proxy.cluster.clone());
+            watcher.look(&mesh, tried);
+            let is_its = cluster.as_str() == own[which].cluster;
+            if is_alone && !is_its {
+                assert!(
+                    before == watcher.held && had == tried.in_part,
+                    "{place}: told of another's"
+                );
+            }
+            seen.told += usize::from(is_alone && is_its && had != tried.in_part);
+            let running = own.iter().find(|one| one.cluster == cluster.as_str());
+            let is_running = running.is_some_and(|one| one.running.is_some());
+            assert_eq!(watcher.head.is_some(), is_running, "{place}, was there: {was_there}");
+            let context = mesh.context(watcher.head.as_deref());
+            let stand = stand_of(&context, &watcher.proxy);
+            let caches = &scratch[cluster.as_str()];
+            let fresh = shape(&context, &stand, &caches[0]);
+            let missed = differing(&watcher.held, &fresh);
+            assert!(missed.is_empty(), "{place}: {missed:?}");
+            if is_running {
+                let others = mesh.context(None);
+                let edition = others.edition(&cluster).expect("that is known to all");
+                assert!(Arc::ptr_eq(&edition.traffic, &context.traffic), "{place}");
+                let of_others = shape(&others, &stand_of(&others, &watcher.proxy), &caches[1]);
+                seen.otherwise += usize::from(!differing(&of_others, &fresh).is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn each_stream_holds_what_its_clusters_own_rules_give_and_hears_of_no_others() {
+    let (mut tried, mut seen) = (Tried::default(), Seen::default());
+    for seed in 1..4 {
+        history_of_editions(seed, &mut tried, &mut seen);
+    }
+    let Seen { begun, ended, changed, otherwise, alone, told } = seen;
+    assert!(begun > 6 && ended > 2 && changed > 20 && alone > 30, "{seen:?}");
+    assert!(otherwise > 100 && told > 20, "{seen:?}");
+    assert!(tried.moved > 20 && tried.in_part > 40, "{tried:?}");
+}
