@@ -24,7 +24,7 @@ pub use self::access::{
 };
 pub use self::access_snapshot::{AccessSnapshot, SnapshotWorkload};
 pub use self::config::{
-    ConfigQuery, ConfigReports, ConfigView, CredentialFault, WaitingConfiguration,
+    ConfigQuery, ConfigReports, ConfigView, CredentialFault, MemberReports, WaitingConfiguration,
 };
 use self::lines::quoted;
 pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};

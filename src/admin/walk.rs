@@ -83,6 +83,7 @@ pub(super) async fn walked(
     let (network, whereabouts) = stream.place();
     let config = ProxyConfig::new(&context, proxy, network, &cache).at(whereabouts);
     let mut walk = config.walk(&request, direction);
+    walk.name_clusters(&context, &proxy.cluster);
     if let Some(access) = access {
         guard(&mut walk, &access);
     }

@@ -144,5 +144,9 @@ fn rule(rule: &Value) -> String {
             text(&via["path"])
         ),
     };
-    format!("{kind} {namespace}/{name} {path}{via}")
+    let of_cluster = match &rule["cluster"] {
+        Value::Null => String::new(),
+        cluster => format!(" of cluster {}", text(cluster)),
+    };
+    format!("{kind} {namespace}/{name}{of_cluster} {path}{via}")
 }

@@ -158,6 +158,7 @@ impl OfflineMesh {
             objects: objects.others.clone(),
             unread: Arc::clone(&objects.unread),
             traffic: traffic.reports().clone(),
+            members: Default::default(),
             entries: entries.problems().into(),
             keys: Arc::default(),
             waiting: None,

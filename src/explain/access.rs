@@ -329,6 +329,7 @@ pub(super) fn policy_states(
             namespace: name.object.namespace.to_string(),
             name: name.object.name.to_string(),
             store: "config",
+            cluster: None,
             state,
             proxies: proxies.iter().filter(concerns).count(),
             reasons: told.chain(found).collect(),

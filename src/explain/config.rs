@@ -29,7 +29,7 @@ use crate::codes::{self, Code};
 use crate::hold::Waiting;
 use crate::mesh::MeshConfig;
 use crate::model::{
-    Collection, Hostname, Labels, Namespace, ObjectKey, Proxy, WorkloadKey, labels_match,
+    ClusterId, Collection, Hostname, Labels, Namespace, ObjectKey, Proxy, WorkloadKey, labels_match,
 };
 use crate::push::PushContext;
 use crate::registry::service_entry::EntryProblem;
@@ -45,12 +45,23 @@ pub struct ConfigReports {
     pub unread: Arc<BTreeMap<ObjectKey, Arc<str>>>,
     /// Those of the traffic configuration, each as it was last read.
     pub traffic: TrafficReports,
+    /// Those of clusters whose own count for their proxies.
+    pub members: BTreeMap<ClusterId, MemberReports>,
     /// What is wrong with entries.
     pub entries: Arc<[EntryProblem]>,
     /// The keys of token issuers that have been fetched.
     pub keys: Arc<FetchedKeys>,
     /// What of them waits, while another configuration is held.
     pub waiting: Option<Arc<WaitingConfiguration>>,
+}
+
+/// What is known of the traffic objects of a cluster, where they count for its proxies.
+#[derive(Debug, Clone, Default)]
+pub struct MemberReports {
+    /// All of them.
+    pub objects: Collection,
+    /// Those that the shared store has not as well.
+    pub traffic: TrafficReports,
 }
 
 /// What objects say while another configuration is held.
@@ -173,14 +184,55 @@ impl<'a> ConfigView<'a> {
         Self { services_known: false, ..self }
     }
 
-    /// What becomes of the objects that are asked for, by kind, namespace and name.
+    /// What becomes of the objects that are asked for, by kind, namespace and name; those of clusters behind those for all.
     pub fn states(&self, query: &ConfigQuery) -> Vec<ConfigState> {
         let all = self.keyed_states(query, |_| true).into_iter();
         let mut states: Vec<_> = all.map(|(_, state)| state).collect();
+        let members = self.reports.members.iter();
+        states.extend(members.flat_map(|(cluster, own)| self.states_of(cluster, own, query)));
         states.sort_by(|a, b| {
-            (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name))
+            let order = |one: &'_ ConfigState| {
+                (one.kind.clone(), one.namespace.clone(), one.name.clone(), one.cluster.clone())
+            };
+            order(a).cmp(&order(b))
         });
         states
+    }
+
+    /// What becomes of the traffic objects of a cluster, for its proxies.
+    fn states_of(
+        &self,
+        cluster: &ClusterId,
+        own: &MemberReports,
+        query: &ConfigQuery,
+    ) -> Vec<ConfigState> {
+        let edition = self.context.edition(cluster);
+        let proxies = self.clients.proxies().iter().copied();
+        let proxies: Vec<_> = proxies.filter(|proxy| proxy.cluster == *cluster).collect();
+        let reports = ConfigReports { traffic: own.traffic.clone(), ..ConfigReports::default() };
+        let view = ConfigView {
+            services_known: self.services_known,
+            ..ConfigView::new(edition.as_ref().unwrap_or(self.context), &reports, &proxies)
+        };
+        let keys = own.objects.iter().map(|(key, _)| key);
+        let keys = keys.filter(|key| query.selects(&key.kind, &key.namespace, &key.name));
+        let state = |key: &ObjectKey| {
+            let state = match own.traffic.get(key) {
+                Some(report) => view.read(key, report),
+                None => {
+                    let text = format!(
+                        "the shared store has a {} {}/{} as well, which counts alone",
+                        key.kind, key.namespace, key.name
+                    );
+                    let reasons =
+                        vec![Reason::lost(&codes::OF_SHARED_STORE, "metadata.name", text)];
+                    let finding = Finding { reasons, ..Finding::default() };
+                    state_of(key, ObjectStanding::Shadowed, finding)
+                }
+            };
+            ConfigState { cluster: Some(cluster.to_string()), ..state }
+        };
+        keys.map(state).collect()
     }
 
     /// What becomes of the objects that are asked for, of those `of` which something is wanted.
@@ -331,6 +383,7 @@ fn state_of(key: &ObjectKey, state: ObjectStanding, found: Finding) -> ConfigSta
         namespace: key.namespace.to_string(),
         name: key.name.to_string(),
         store: "config",
+        cluster: None,
         state,
         proxies: found.proxies,
         reasons: found.reasons.iter().map(ConfigReason::from).collect(),

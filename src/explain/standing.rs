@@ -16,6 +16,9 @@ pub struct ConfigState {
     pub name: String,
     /// Which of the stores it is from: `config` is all that are read as one.
     pub store: &'static str,
+    /// The cluster whose proxies it is for, where it is that cluster's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
     /// In a word.
     pub state: ObjectStanding,
     /// How many node ids are given something because of it.

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use imbl::OrdMap;
 use serde_json::Value;
 
 use super::config::{ConfigQuery, ConfigReports, ConfigView};
@@ -13,12 +14,12 @@ use crate::access::{AccessIndex, AccessSettings, FetchedKeys, PolicyErrors, Poli
 use crate::codes::{self, Code};
 use crate::mesh::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
 use crate::model::{
-    Collection, ConfigurationSnapshot, Hostname, ISTIO_NETWORKING, ObjectJson, ObjectKey,
+    ClusterId, Collection, ConfigurationSnapshot, Hostname, ISTIO_NETWORKING, ObjectJson, ObjectKey,
 };
 use crate::push::PushContext;
 use crate::registry::service_entry::EntryIndex;
 use crate::traffic::kept_subsets::{KEPT_FOR, KeptSubsets};
-use crate::traffic::{KindSettings, TrafficIndex, TrafficObject};
+use crate::traffic::{EditionIndex, KindSettings, Traffic, TrafficIndex, TrafficObject};
 
 /// What is said of objects only because of what they were before, or of what is not known of them yet: no matter to
 /// whoever asks whether they may be stored.
@@ -30,6 +31,14 @@ const OF_STORED: [&Code; 3] =
 pub struct ConfigTrials {
     errors: PolicyErrors,
     traffic: Mutex<Option<(KindSettings, TrafficIndex)>>,
+}
+
+/// Whether it is of interest what clusters' own traffic objects come to beside those that are tried.
+#[derive(Debug, Clone, Copy)]
+enum TriedEditions {
+    /// Whoever asks looks at what holds for all.
+    None,
+    All,
 }
 
 /// What would become of an object.
@@ -101,7 +110,7 @@ impl ConfigTrials {
         } else if is_entry(&key) {
             (Arc::clone(context), with_entry(context, &key, object))
         } else {
-            self.with_traffic(context, reports, &objects)
+            self.with_traffic(context, reports, &objects, TriedEditions::None)
         };
         let query = ConfigQuery {
             kind: Some(key.kind.to_string()),
@@ -124,11 +133,12 @@ impl ConfigTrials {
     }
 
     /// The mesh, and what is said of its objects, if the traffic configuration were that of these objects.
-    pub fn with_traffic(
+    fn with_traffic(
         &self,
         context: &Arc<PushContext>,
         reports: &ConfigReports,
         objects: &Collection,
+        editions: TriedEditions,
     ) -> (Arc<PushContext>, ConfigReports) {
         let settings = KindSettings::of(&context.settings.domain, &context.mesh);
         // A reader that panicked leaves an index that may lack something: it is made anew.
@@ -146,8 +156,22 @@ impl ConfigTrials {
         index.apply(objects);
         index.take_news();
         let traffic = Arc::new(index.traffic().clone());
-        let context = PushContext { traffic, ..PushContext::clone(context) };
+        let own_traffic = match editions {
+            TriedEditions::None => OrdMap::new(),
+            TriedEditions::All => own_traffic(context, index),
+        };
+        let context = PushContext { traffic, own_traffic, ..PushContext::clone(context) };
+        let mut members = reports.members.clone();
+        for own in members.values_mut() {
+            own.traffic = own
+                .traffic
+                .iter()
+                .filter(|(key, _)| objects.get(key).is_none())
+                .map(|(key, report)| (Arc::clone(key), Arc::clone(report)))
+                .collect();
+        }
         let reports = ConfigReports {
+            members,
             objects: objects.clone(),
             unread: Arc::default(),
             traffic: index.reports().clone(),
@@ -166,7 +190,8 @@ impl ConfigTrials {
         reports: &ConfigReports,
         objects: &Collection,
     ) -> TriedMesh {
-        let (tried, reports_then) = self.with_traffic(context, reports, objects);
+        let (tried, reports_then) =
+            self.with_traffic(context, reports, objects, TriedEditions::All);
         let touches_access =
             objects.differences(&reports.objects).any(|one| PolicyKind::of(one.key).is_some());
         let (before, then) = match touches_access {
@@ -208,6 +233,7 @@ impl ConfigTrials {
         index.apply(&target.traffic);
         let tried = PushContext {
             traffic: Arc::new(index.traffic().clone()),
+            own_traffic: own_traffic(context, &index),
             mesh: Arc::new(config),
             ..PushContext::clone(context)
         };
@@ -244,6 +270,16 @@ impl ConfigTrials {
         let access = change.map_or_else(|| Arc::clone(&context.access), |change| change.policies);
         Arc::new(PushContext { access, ..PushContext::clone(context) })
     }
+}
+
+/// What holds for the proxies of clusters whose own traffic objects count, where an index says what holds for all.
+fn own_traffic(context: &PushContext, index: &TrafficIndex) -> OrdMap<ClusterId, Arc<Traffic>> {
+    let of = |cluster: &ClusterId| {
+        let own = &context.facts.get(cluster)?.traffic;
+        let edition = EditionIndex::new(cluster.clone(), index, own);
+        Some((cluster.clone(), Arc::new(edition.traffic().clone())))
+    };
+    context.own_traffic.keys().filter_map(of).collect()
 }
 
 fn is_entry(key: &ObjectKey) -> bool {

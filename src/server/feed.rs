@@ -1,6 +1,7 @@
 //! Puts everything that can change the mesh into the event loop's one queue, and says when the picture
 //! is complete and the process ready.
 
+mod editions;
 mod let_out;
 mod restored;
 mod rolling;
@@ -14,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::editions::FeedEditions;
 use self::let_out::FeedRollout;
 pub(super) use self::let_out::RolloutOutputs;
 use super::in_force::{ConfigurationInForce, ReadingRules};
@@ -132,6 +134,7 @@ pub(super) async fn run(
     let shared = held_by_all(configuration.shared_hold, configuration.early_hold, is_heard).await;
     let (mut outbox, lost) =
         restored::restore(&configuration.hold_file, shared, &mut in_force).await;
+    let editions = FeedEditions::new(Arc::clone(&rollout.heads));
     let mut rollout = FeedRollout::new(configuration.rollout_files, rollout, &tasks);
     if in_force.hold().is_none() && lost.is_none() {
         let plan = from.policy.borrow().rollout().cloned();
@@ -152,6 +155,7 @@ pub(super) async fn run(
         in_force,
         hold_file: configuration.hold_file,
         rollout,
+        editions,
         lost,
         outbox,
         statuses: to.source_statuses.lines(),
@@ -193,6 +197,7 @@ struct Feed {
     in_force: ConfigurationInForce,
     hold_file: Option<HoldFile>,
     rollout: FeedRollout,
+    editions: FeedEditions,
     /// Why what was held before the start isn't.
     lost: Option<Arc<str>>,
     /// What the event loop is yet to hear of one change.
@@ -312,7 +317,13 @@ impl Feed {
                 self.pass_on_clusters(Arc::new(with_it)).await?;
             }
         }
-        self.to.events.send(MeshEvent::Registry(update)).await
+        let is_of_traffic = self.editions.hear(&update);
+        self.to.events.send(MeshEvent::Registry(update)).await?;
+        if is_of_traffic {
+            self.send_outbox().await?;
+            self.tell_stored();
+        }
+        Ok(())
     }
 
     async fn clusters(&mut self) -> Fed {
@@ -430,6 +441,8 @@ impl Feed {
         let snapshot = self.in_force.take_snapshot();
         let mut events: Vec<_> = snapshot.map(MeshEvent::Configuration).into_iter().collect();
         events.append(&mut self.outbox);
+        let policy = Arc::clone(&self.from.policy.borrow());
+        events.extend(self.editions.refresh(&policy, self.in_force.traffic()));
         if events.is_empty() {
             return Ok(());
         }
@@ -439,7 +452,8 @@ impl Feed {
     async fn policy(&mut self) -> Fed {
         let policy = Arc::clone(&self.from.policy.borrow_and_update());
         self.to.events.send(MeshEvent::Policy(policy)).await?;
-        let live = self.in_force.live();
+        self.send_outbox().await?;
+        let live = self.tell_stored();
         self.follow_rollout(&live).await
     }
 
@@ -471,6 +485,7 @@ impl Feed {
             objects: objects.others.clone(),
             unread: Arc::clone(&objects.unread),
             traffic: self.in_force.stored_traffic().reports().clone(),
+            members: self.editions.reports(&self.from.policy.borrow()),
             entries: self.entries.problems().into(),
             keys: Arc::clone(&self.from.fetched.borrow().0),
             waiting,
@@ -725,6 +740,7 @@ mod tests {
                 context,
                 holds: mpsc::channel(1).1,
             },
+            editions: FeedEditions::new(Arc::default()),
             statuses: source_statuses.lines(),
             to: FeedOutputs {
                 events,

@@ -104,6 +104,11 @@ impl ConfigurationInForce {
         &mut self.access
     }
 
+    /// What of the objects of the traffic configuration is in force.
+    pub(super) fn traffic(&self) -> &TrafficIndex {
+        &self.traffic
+    }
+
     /// What the objects of the traffic configuration say as they are stored.
     pub(super) fn stored_traffic(&self) -> &TrafficIndex {
         self.held.as_ref().map_or(&self.traffic, |held| &held.traffic)

@@ -160,6 +160,7 @@ mod tests {
             text: (*text).into(),
         });
         let state = ConfigState {
+            cluster: None,
             kind: "VirtualService".into(),
             namespace: "shop".into(),
             name: "web".into(),

@@ -13,7 +13,7 @@ use super::connections::OpenStream;
 use super::generate::{Cache, ProxyConfig};
 use super::list::SharedList;
 use super::resource::{All, Resource, ResourceSource as _, ResourceType};
-use crate::model::{Labels, NetworkId, Proxy, WorkloadKey};
+use crate::model::{ClusterId, Labels, NetworkId, Proxy, WorkloadKey};
 use crate::push::{PushContext, Whereabouts};
 
 /// How many resources that would come, go or be otherwise are named of all proxies together; who comes behind that isn't
@@ -131,8 +131,8 @@ fn is_named(kind: ResourceType, proxy: &Proxy) -> bool {
 type ComparedLists = BTreeMap<[usize; 2], ([Arc<SharedList>; 2], Arc<TypePreview>)>;
 
 /// Two meshes, and what was found out of them already.
-struct Preview<'a> {
-    contexts: [&'a Arc<PushContext>; 2],
+struct Preview {
+    contexts: [Arc<PushContext>; 2],
     caches: [Cache; 2],
     lists: ComparedLists,
 }
@@ -148,8 +148,8 @@ pub fn preview(
         let group = PreviewGroup::of(contexts[0], stream);
         groups.entry(group).or_default().push(Arc::clone(stream));
     }
-    let mut preview =
-        Preview { contexts, caches: [Cache::default(), Cache::default()], lists: BTreeMap::new() };
+    // One for proxies of all clusters but those for which other rules hold.
+    let mut previews = BTreeMap::<Option<ClusterId>, Preview>::new();
     let (mut found, mut named) = (MeshPreview::default(), 0);
     for (group, streams) in groups {
         if Instant::now() >= deadline || named > NAMED_MAX {
@@ -158,6 +158,17 @@ pub fn preview(
         }
         let first = &streams[0];
         let names = names_of(first);
+        let cluster = &first.proxy().cluster;
+        let has_own = contexts.iter().any(|context| context.own_traffic.contains_key(cluster));
+        let cluster = has_own.then_some(cluster);
+        let preview = previews.entry(cluster.cloned()).or_insert_with(|| {
+            let of = |context: &Arc<PushContext>| {
+                let edition = cluster.and_then(|cluster| context.edition(cluster));
+                edition.map_or_else(|| Arc::clone(context), Arc::new)
+            };
+            let caches = [Cache::default(), Cache::default()];
+            Preview { contexts: contexts.map(of), caches, lists: BTreeMap::new() }
+        });
         let (types, totals) = preview.of(first.proxy(), first.place(), &group.types, &names);
         named += types.values().map(TypePreview::len).sum::<usize>();
         found.groups.push(PreviewedProxies { streams, totals, types });
@@ -187,7 +198,7 @@ impl HeldTotals {
     }
 }
 
-impl Preview<'_> {
+impl Preview {
     /// What would be otherwise for one proxy that asks for these types, and of types by name for these names; and how much
     /// that comes to.
     fn of(
@@ -200,7 +211,7 @@ impl Preview<'_> {
         let mut totals = [HeldTotals::default(); 2];
         let Self { contexts, caches, lists } = self;
         let mut configs = [0, 1].map(|side| {
-            let config = ProxyConfig::new(contexts[side], proxy, network.clone(), &caches[side]);
+            let config = ProxyConfig::new(&contexts[side], proxy, network.clone(), &caches[side]);
             config.at(whereabouts.clone())
         });
         let mut found = BTreeMap::<ResourceType, TypePreview>::new();

@@ -27,6 +27,7 @@ mod hostile;
 mod identity;
 mod intermediates;
 mod layering;
+mod member_traffic;
 mod members;
 #[allow(dead_code, reason = "what all tests share is not used by each")]
 mod mesh;

@@ -152,7 +152,11 @@ fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String 
 /// A row for each reason of an object.
 fn findings(state: &Value) -> Vec<Value> {
     let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
-    let object = format!("{} {}/{}", name[0], name[1], name[2]);
+    let of_cluster = match state["cluster"].as_str() {
+        Some(_) => format!(" of cluster {}", text(&state["cluster"])),
+        None => String::new(),
+    };
+    let object = format!("{} {}/{}{of_cluster}", name[0], name[1], name[2]);
     let row = |reason: &Value| {
         let code = codes::find(reason["code"].as_str().unwrap_or_default());
         json!({

@@ -40,7 +40,11 @@ pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     for state in items(states) {
         let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
-        let object = format!("{kind}/{namespace}/{name}");
+        let of_cluster = match state["cluster"].as_str() {
+            Some(_) => format!(" of cluster {}", text(&state["cluster"])),
+            None => String::new(),
+        };
+        let object = format!("{kind}/{namespace}/{name}{of_cluster}");
         let is_told = |fact: &str| told.iter().any(|one| one.contains(&name) && one.contains(fact));
         for reason in items(&state["reasons"]) {
             let code = reason["code"].as_str().and_then(codes::find);

@@ -57,6 +57,9 @@ pub(crate) struct AddArgs {
     /// Let the control plane read that trust domain from the cluster's own mesh ConfigMap
     #[arg(long, conflicts_with = "trust_domain")]
     own_mesh_config: bool,
+    /// Let the control plane read its traffic objects, for trafficFrom of the policy file
+    #[arg(long)]
+    own_traffic: bool,
     /// URL by which the control plane reaches its API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
     pub(super) api_server: Option<Uri>,
@@ -452,6 +455,7 @@ impl AddArgs {
     fn more(&self) -> More {
         More {
             own_mesh: self.own_mesh_config,
+            own_traffic: self.own_traffic,
             self_renew: self.self_renew,
             // What is injected, and the gateway, start with them.
             roots: self.roots || self.gateway.gateway || self.webhook.is_asked(),
@@ -516,6 +520,9 @@ impl AddArgs {
         }
         if more.own_mesh {
             told += "  and get of the ConfigMaps strait and istio: its own trust domain\n";
+        }
+        if more.own_traffic {
+            told += "  and of its traffic objects, which count for its proxies where the policy file says so (trafficFrom)\n";
         }
         told += "  what is lost without each right: strait cluster add --rights\n";
         told

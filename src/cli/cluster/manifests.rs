@@ -5,7 +5,7 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::model::GATEWAY_API;
+use crate::model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY};
 
 /// Namespace, service account, role and binding are all called so.
 pub(super) const READER: &str = "strait-reader";
@@ -56,6 +56,8 @@ impl Rbac {
 pub(crate) struct More {
     /// Read what the cluster says of its own mesh settings.
     pub(crate) own_mesh: bool,
+    /// Read its traffic objects, which the policy may have count for its proxies.
+    pub(crate) own_traffic: bool,
     /// Ask for tokens of its own.
     pub(crate) self_renew: bool,
     /// Write the roots that workloads are to believe, in each namespace.
@@ -63,6 +65,16 @@ pub(crate) struct More {
     /// Read the Secrets of these namespaces, for the gateways that run there.
     pub(crate) gateway_secrets: Vec<String>,
 }
+
+/// The traffic objects of a cluster, by API group.
+const OWN_TRAFFIC: [(&str, &[&str]); 3] = [
+    (
+        ISTIO_NETWORKING,
+        &["destinationrules", "envoyfilters", "gateways", "sidecars", "virtualservices"],
+    ),
+    (ISTIO_TELEMETRY, &["telemetries"]),
+    (GATEWAY_API, &["grpcroutes", "httproutes", "referencegrants", "tcproutes", "tlsroutes"]),
+];
 
 /// What the role is called by which Secrets of a namespace may be read.
 const SECRETS_READER: &str = "strait-gateway-secrets";
@@ -107,6 +119,11 @@ pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
         rules.push(json!({
             "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["strait", "istio"],
             "verbs": ["get"],
+        }));
+    }
+    if more.own_traffic {
+        rules.extend(OWN_TRAFFIC.map(|(group, resources)| {
+            json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
         }));
     }
     if more.roots {
@@ -219,6 +236,19 @@ mod tests {
                 };
                 assert_eq!(rule["verbs"], verbs, "{resources}");
             }
+        }
+    }
+
+    #[test]
+    fn traffic_objects_are_read_where_asked_for_and_all_of_those_that_count() {
+        let text = |own_traffic| {
+            let more = More { own_traffic, ..More::default() };
+            Value::Array(reader(Rbac::Full, &more)).to_string()
+        };
+        assert!(!text(false).contains("virtualservices"));
+        let granted = text(true);
+        for plural in crate::store::member::kinds_in_plural() {
+            assert!(granted.contains(&format!("\"{plural}\"")), "{plural}: {granted}");
         }
     }
 

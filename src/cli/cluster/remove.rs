@@ -76,8 +76,13 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
             remote.delete(&path_of(manifest)).await?;
         }
         // The bindings first: what is left half-way has no rights.
-        let everything =
-            More { own_mesh: true, self_renew: true, roots: true, gateway_secrets: Vec::new() };
+        let everything = More {
+            own_mesh: true,
+            own_traffic: true,
+            self_renew: true,
+            roots: true,
+            gateway_secrets: Vec::new(),
+        };
         for manifest in manifests::reader(Rbac::Full, &everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
         }

@@ -63,6 +63,15 @@ pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> 
             "the trust domain that the cluster names itself",
         );
     }
+    if more.own_traffic {
+        right_of(
+            &mut rights,
+            READ,
+            "virtualservices, destinationrules, sidecars, gateways, envoyfilters, telemetries, httproutes, grpcroutes, \
+             tcproutes, tlsroutes, referencegrants",
+            "its own traffic objects, where trafficFrom of the policy file has them count for its proxies",
+        );
+    }
     if more.roots {
         right_of(
             &mut rights,
@@ -140,6 +149,7 @@ mod tests {
     fn each_right_that_is_given_is_told_and_no_other() {
         let all = More {
             own_mesh: true,
+            own_traffic: true,
             self_renew: true,
             roots: true,
             gateway_secrets: vec!["edge".into()],

@@ -66,6 +66,7 @@ mod tests {
     fn message_of(kind: &str, state: ObjectStanding) -> String {
         let reason = ConfigReason::new(&codes::TRAFFIC_MALFORMED, "spec.http", "no list");
         let state = ConfigState {
+            cluster: None,
             kind: kind.to_owned(),
             namespace: "shop".to_owned(),
             name: "web".to_owned(),

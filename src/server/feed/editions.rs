@@ -1,0 +1,132 @@
+//! The clusters whose own traffic objects hold for their proxies: what they say, and what their proxies are served for it.
+//! (docs/decisions/0054-traffic-objects-of-members.md)
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::{info, warn};
+
+use crate::explain::MemberReports;
+use crate::model::{ClusterId, Collection};
+use crate::policy::Policy;
+use crate::push::event_loop::{BegunEdition, MeshEvent};
+use crate::registry::{Epoch, Provider, RegistryUpdate, ShardChange};
+use crate::timeline::Delivery;
+use crate::traffic::{EditionIndex, TrafficIndex};
+use crate::xds::heads::{Heads, ServedHead};
+
+/// What clusters say of traffic, and the editions that come of it.
+pub(super) struct FeedEditions {
+    heads: Arc<Heads>,
+    told: BTreeMap<ClusterId, ToldTraffic>,
+    running: BTreeMap<ClusterId, EditionIndex>,
+    begun: u64,
+}
+
+/// What a run of a cluster's registry said last.
+struct ToldTraffic {
+    epoch: Epoch,
+    objects: Collection,
+}
+
+impl FeedEditions {
+    pub(super) fn new(heads: Arc<Heads>) -> Self {
+        Self { heads, told: BTreeMap::new(), running: BTreeMap::new(), begun: 0 }
+    }
+
+    /// Takes note of what an update says of traffic, as the aggregate takes it; whether that is something else than before.
+    pub(super) fn hear(&mut self, update: &RegistryUpdate) -> bool {
+        if update.shard.provider != Provider::Kubernetes {
+            return false;
+        }
+        let (cluster, epoch) = (&update.shard.cluster, update.epoch);
+        let held = self.told.get(cluster);
+        let said =
+            |facts: Option<&crate::model::ClusterFacts>| facts.map(|one| one.traffic.clone());
+        let objects = match &update.change {
+            ShardChange::Removed => {
+                return self.told.remove(cluster).is_some_and(|one| !one.objects.is_empty());
+            }
+            ShardChange::Reset(_) if held.is_some_and(|one| one.epoch > epoch) => return false,
+            ShardChange::Reset(contents) => said(contents.facts.as_ref()).unwrap_or_default(),
+            ShardChange::Update(contents) => match said(contents.facts.as_ref()) {
+                Some(objects) if held.is_some_and(|one| one.epoch == epoch) => objects,
+                _ => return false,
+            },
+        };
+        let differs = held.map_or(!objects.is_empty(), |one| one.objects != objects);
+        self.told.insert(cluster.clone(), ToldTraffic { epoch, objects });
+        differs
+    }
+
+    /// What others have to hear for editions to be what they are to be: of the clusters that have objects which count.
+    pub(super) fn refresh(&mut self, policy: &Policy, shared: &TrafficIndex) -> Vec<MeshEvent> {
+        let mut events = Vec::new();
+        let counts = |cluster: &ClusterId, told: &ToldTraffic| {
+            policy.takes_traffic_from(cluster)
+                && told.objects.iter().any(|(key, _)| shared.counting().get(key).is_none())
+        };
+        let ended: Vec<_> = self
+            .running
+            .keys()
+            .filter(|cluster| !self.told.get(*cluster).is_some_and(|told| counts(cluster, told)))
+            .cloned()
+            .collect();
+        events.extend(ended.into_iter().map(|cluster| self.end(cluster)));
+        for (cluster, told) in self.told.iter().filter(|(cluster, told)| counts(cluster, told)) {
+            let edition = match self.running.get_mut(cluster) {
+                Some(edition) => {
+                    let update = edition.refresh(shared, &told.objects);
+                    let event = |update| MeshEvent::EditionTraffic(cluster.clone(), update);
+                    events.extend(update.map(event));
+                    edition
+                }
+                None => {
+                    let edition = EditionIndex::new(cluster.clone(), shared, &told.objects);
+                    self.begun += 1;
+                    let (head, outputs) = ServedHead::new(self.begun);
+                    // Nobody is served it before there is a version of it.
+                    self.heads.begin_edition(cluster.clone(), &head);
+                    let traffic = Arc::new(edition.traffic().clone());
+                    let begun = BegunEdition { cluster: cluster.clone(), traffic, outputs };
+                    events.push(MeshEvent::BeginEdition(Box::new(begun)));
+                    info!(%cluster, "its own traffic objects count for its proxies");
+                    self.running.entry(cluster.clone()).or_insert(edition)
+                }
+            };
+            for (key, reason) in edition.take_news() {
+                warn!(%cluster, object = %key, %reason, "not all of a cluster's own traffic object is used");
+            }
+        }
+        events
+    }
+
+    fn end(&mut self, cluster: ClusterId) -> MeshEvent {
+        self.running.remove(&cluster);
+        if let Some(head) = self.heads.end_edition(&cluster) {
+            let delivery = Arc::new(Delivery::new(Instant::now()));
+            head.interest().mark_proxies(|_| true, &delivery);
+        }
+        info!(%cluster, "none of its own traffic objects counts any more");
+        MeshEvent::EndEdition(cluster)
+    }
+
+    /// What is said of the objects of each cluster that the policy names.
+    pub(super) fn reports(&self, policy: &Policy) -> BTreeMap<ClusterId, MemberReports> {
+        let named = self.told.iter().filter(|(cluster, told)| {
+            policy.takes_traffic_from(cluster) && !told.objects.is_empty()
+        });
+        let of = |(cluster, told): (&ClusterId, &ToldTraffic)| {
+            let running = self.running.get(cluster);
+            let reports = running.into_iter().flat_map(EditionIndex::reports);
+            let traffic =
+                reports.map(|(key, report)| (Arc::clone(key), Arc::clone(report))).collect();
+            (cluster.clone(), MemberReports { objects: told.objects.clone(), traffic })
+        };
+        named.map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Traffic objects of member clusters, for the proxies of those that the policy names.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use strait::xds::client::XdsClient;
+use strait::xds::resource::ResourceType;
+use strait_sim::{Family, Fault, Options as SimOptions};
+
+use super::mesh::{Member, Proxy, SOON, Server, Setup, held, holds, replace, text, wait_until};
+
+const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
+
+/// A VirtualService of the host `web` in the namespace `shop`, told by its timeout.
+fn route(name: &str, timeout: &str) -> Value {
+    let to = json!([{ "destination": { "host": "web" } }]);
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": { "namespace": "shop", "name": name },
+        "spec": { "hosts": ["web"], "http": [{ "timeout": timeout, "route": to }] },
+    })
+}
+
+/// The timeout that requests of a client to `web` have; the usual one is none.
+fn timeout(client: &XdsClient) -> Option<String> {
+    let held = client.held();
+    let body = held.body(ResourceType::Route, "80")?;
+    let route = strait_proto::json::to_json(ResourceType::Route.url(), body).ok()?.to_string();
+    let all = route.split("\"timeout\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    all.map(str::to_owned).find(|timeout| timeout != "0s")
+}
+
+async fn timeouts_until(clients: [&XdsClient; 2], expected: [&str; 2]) {
+    wait_until(SOON, async || {
+        let found = clients.map(|client| timeout(client).unwrap_or_default());
+        holds(found == expected, (found, expected))
+    })
+    .await;
+}
+
+/// Two clusters with Istio's kinds, each with `web`, and a policy.
+struct Fixture {
+    members: [Member; 2],
+    setup: Setup,
+    policy: PathBuf,
+}
+
+impl Fixture {
+    async fn new(policy: &str) -> Self {
+        let options = || SimOptions {
+            families: [Family::Core, Family::Istio].into(),
+            ..SimOptions::default()
+        };
+        let east = Member::start_with("east", "n1", "198.18.0.1", options()).await;
+        let west = Member::start_with("west", "n1", "198.18.0.2", options()).await;
+        east.serve("web", &["10.0.0.1"]);
+        west.serve("web", &["10.0.0.2"]);
+        east.apply(route("web", "2s"));
+        west.apply(route("web", "3s"));
+        let setup = Setup::new();
+        let file = setup.path("policy.yaml");
+        let name = file.display().to_string();
+        let setup = setup.with(&["--policy", &name, "--cluster-removal-grace", "0s"]);
+        let fixture = Self { members: [east, west], setup, policy: file };
+        fixture.write_policy(policy);
+        fixture.setup.join(&fixture.members.each_ref());
+        fixture
+    }
+
+    fn write_policy(&self, rules: &str) {
+        replace(&self.policy, &format!("{HEAD}{rules}"));
+    }
+
+    async fn connect(&self, server: &Server) -> [XdsClient; 2] {
+        let [east, west] = ["east", "west"].map(Proxy::sidecar);
+        [server.connect(&self.setup, &east).await, server.connect(&self.setup, &west).await]
+    }
+}
+
+/// What becomes of the VirtualServices called so, by cluster.
+async fn states(server: &Server, name: &str) -> Vec<(String, String, String)> {
+    let path = format!("/debug/config?kind=VirtualService&name={name}");
+    let all = server.admin.json(&path).await;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of = |one: &Value| {
+        (text(&one["cluster"]), text(&one["state"]), text(&one["reasons"][0]["code"]))
+    };
+    all.as_array().into_iter().flatten().map(of).collect()
+}
+
+async fn states_until(server: &Server, name: &str, expected: &[(&str, &str, &str)]) {
+    wait_until(SOON, async || {
+        let found = states(server, name).await;
+        let is = found
+            .iter()
+            .map(|(a, b, c)| (a.as_str(), b.as_str(), c.as_str()))
+            .eq(expected.iter().copied());
+        holds(is, found)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_named_clusters_own_rules_hold_for_its_proxies_and_the_shared_stores_go_first() {
+    let fixture = Fixture::new("trafficFrom: [east]").await;
+    let [east, west] = &fixture.members;
+    let server = fixture.setup.start_ready().await;
+    let [of_east, of_west] = &fixture.connect(&server).await;
+    let clients = [of_east, of_west];
+    timeouts_until(clients, ["2s", ""]).await;
+    states_until(&server, "web", &[("east", "inForce", "")]).await;
+    let of_virtual_services = |member: &Member| member.api.request_count("list", "virtualservices");
+    assert_eq!(of_virtual_services(west), 0, "nobody asked for it");
+
+    let url = "http://web.shop/";
+    let proxies = server.admin.json("/debug/proxies").await;
+    let rows = proxies.as_array().expect("rows");
+    for row in rows {
+        let key = row["key"].as_str().expect("a key");
+        let told = server.strait(&["explain", "route", key, "GET", url]).await;
+        let is_east = row["cluster"] == "east";
+        let rule = "VirtualService shop/web of cluster east spec.http[0]";
+        assert_eq!(text(&told).contains(rule), is_east, "{}", text(&told));
+    }
+
+    let before = held(of_west);
+    east.apply(route("web", "4s"));
+    timeouts_until(clients, ["4s", ""]).await;
+    assert!(held(of_west) == before, "what a cluster says is for its own proxies");
+
+    // The shared store's of that name counts for all, and whose it is can be seen.
+    fixture.setup.put("web", &route("web", "9s"));
+    timeouts_until(clients, ["9s", "9s"]).await;
+    states_until(&server, "web", &[("", "inForce", ""), ("east", "shadowed", "STR1120")]).await;
+    fixture.setup.take_out("web");
+    timeouts_until(clients, ["4s", ""]).await;
+
+    // One that can't be read keeps what it said, and says so.
+    let mut broken = route("web", "5s");
+    broken["spec"]["hosts"] = json!(7);
+    east.apply(broken);
+    states_until(&server, "web", &[("east", "refused", "STR1001")]).await;
+    timeouts_until(clients, ["4s", ""]).await;
+    east.apply(route("web", "5s"));
+    timeouts_until(clients, ["5s", ""]).await;
+
+    // The key is followed, and so are names that nobody has.
+    fixture.write_policy("trafficFrom: [west, nobody]");
+    timeouts_until(clients, ["", "3s"]).await;
+    states_until(&server, "web", &[("west", "inForce", "")]).await;
+    let found = server.strait(&["check"]).await;
+    assert!(text(&found).contains("trafficFrom[1]"), "{}", text(&found));
+    fixture.write_policy("");
+    timeouts_until(clients, ["", ""]).await;
+    states_until(&server, "web", &[]).await;
+    fixture.write_policy("trafficFrom: [east, west]");
+    timeouts_until(clients, ["5s", "3s"]).await;
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn what_a_cluster_said_stays_while_it_is_away_and_goes_with_it() {
+    let fixture = Fixture::new("trafficFrom: [east, west]").await;
+    let server = fixture.setup.start_ready().await;
+    let [of_east, of_west] = &fixture.connect(&server).await;
+    timeouts_until([of_east, of_west], ["2s", "3s"]).await;
+    fixture.members[0].api.stop().await;
+    fixture.members[1].apply(route("web", "6s"));
+    timeouts_until([of_east, of_west], ["2s", "6s"]).await;
+    server.shut_down().await;
+
+    // Over a restart, while its API server is away.
+    let server = fixture.setup.start_ready().await;
+    let [of_east, of_west] = &fixture.connect(&server).await;
+    timeouts_until([of_east, of_west], ["2s", "6s"]).await;
+    fixture.setup.take_out("west");
+    timeouts_until([of_east, of_west], ["2s", ""]).await;
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_reader_without_the_right_holds_nothing_up_and_is_told_of() {
+    let fixture = Fixture::new("trafficFrom: [east]").await;
+    let resource = "virtualservices".to_owned();
+    fixture.members[0].api.fault(Fault::Forbidden { resource });
+    let server = fixture.setup.start_ready().await;
+    let clients = &fixture.connect(&server).await;
+    timeouts_until(clients.each_ref(), ["", ""]).await;
+    let told = server.cluster_until("east", |row| row.to_string().contains("STR1121")).await;
+    assert!(told.to_string().contains("virtualservices"), "{told}");
+    let found = server.strait(&["cluster", "get", "east"]).await;
+    assert!(text(&found).contains("--own-traffic"), "{}", text(&found));
+    server.shut_down().await;
+}
