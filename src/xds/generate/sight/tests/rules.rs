@@ -116,6 +116,8 @@ fn spec(hosts: &[&str], timeout: &str, more: Value) -> Value {
     spec
 }
 
+type SpecEdit<'a> = &'a dyn Fn(&mut Value);
+
 /// A VirtualService in which no more is another than what becomes of requests.
 pub(super) fn with_other_requests(mut spec: Value) -> Value {
     let other = if spec["http"][0]["timeout"] == "1s" { "2s" } else { "1s" };
@@ -207,7 +209,7 @@ fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they
     };
     let rule = json!({ "match": [{ "uri": { "prefix": "/x" } }], "fault": { "abort": { "httpStatus": 503, "percentage": { "value": 100 } } }, "route": [to("a", 1)] });
     let from_web = json!([{ "sourceNamespace": "web" }]);
-    let edits: [(&str, bool, &dyn Fn(&mut Value)); 9] = [
+    let edits: [(&str, bool, SpecEdit<'_>); 9] = [
         ("a timeout", true, &|spec| spec["http"][0]["timeout"] = "2s".into()),
         ("shares", true, &|spec| spec["http"][0]["route"][0]["weight"] = 50.into()),
         ("one more rule", true, &|spec| {
@@ -230,7 +232,7 @@ fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they
         json!([of(first, "a"), of(second, "b.pay.svc.cluster.local")])
     };
     let base_of_senders = with(&|spec| spec["http"] = from("web", "shop"));
-    let of_others: (&str, bool, &dyn Fn(&mut Value)) =
+    let of_others: (&str, bool, SpecEdit<'_>) =
         ("whose requests lead where", false, &|spec| spec["http"] = from("shop", "web"));
     let all = edits.map(|edit| (edit, &base)).into_iter().chain([(of_others, &base_of_senders)]);
     for ((what, expected, edit), base) in all {
