@@ -392,11 +392,11 @@ one that has been sent before stays in use.";
 
     /// proxies: secrets.
     SECRET_UNREADABLE = "STR0541", "the Secrets that gateways ask for can't be read",
-        "Grant the right: strait cluster add CONTEXT --gateway-secrets NAMESPACE; in the config cluster rbac.gatewaySecrets of the chart", "\
+        "Grant the right: strait cluster add CONTEXT --gateway-secrets NAMESPACE", "\
 Secrets of a cluster are read for its gateways alone, and only where the credential of the member, or the
-control plane's own account in the config cluster, lets it: get, list and watch of secrets in the namespaces
-of gateways, and create of subjectaccessreviews. It is a right of its own, asked for by name. Gateways keep
-what they were sent before.";
+control plane's own account in the config cluster (rbac.gatewaySecrets of the chart), lets it: get, list and
+watch of secrets in the namespaces of gateways, and create of subjectaccessreviews. It is a right of its own,
+asked for by name. Gateways keep what they were sent before.";
 
     /// proxies: secrets.
     SECRET_DENIED = "STR0542", "the gateway's own account may not list Secrets",

@@ -248,8 +248,8 @@ impl Policy {
     /// Every cluster that the file names, with the place that names it.
     pub fn clusters_named(&self) -> BTreeMap<&ClusterId, String> {
         let mut named = BTreeMap::new();
-        for (at, cluster) in self.traffic_from.iter().enumerate() {
-            named.insert(cluster, format!("trafficFrom[{at}]"));
+        for cluster in &self.traffic_from {
+            named.insert(cluster, "trafficFrom".to_owned());
         }
         for (at, preference) in self.preferences.iter().enumerate() {
             for cluster in preference.clusters() {

@@ -265,7 +265,7 @@ fn clusters_are_named_whose_own_traffic_objects_count() {
     let policy = policy("trafficFrom: [east, west]\n");
     let taken = ["east", "west", "north"].map(|one| policy.takes_traffic_from(&id(one)));
     assert_eq!(taken, [true, true, false]);
-    assert_eq!(policy.clusters_named()[&id("west")], "trafficFrom[1]");
+    assert_eq!(policy.clusters_named()[&id("west")], "trafficFrom");
     for (text, fact) in [
         ("trafficFrom: [east, east]", "trafficFrom[1]: east is there twice"),
         ("trafficFrom: ['*']", "trafficFrom[0]: \"*\" can't be a cluster ID"),

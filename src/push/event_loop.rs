@@ -5,6 +5,7 @@
 //! is known to be complete, so that no proxy is ever given half a picture.
 
 mod heads;
+mod outputs;
 mod reach;
 mod ruled;
 
@@ -17,7 +18,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 pub(crate) use self::heads::MeshHeads;
-pub use self::heads::{HeadOutputs, NextHead};
+pub use self::heads::NextHead;
+pub use self::outputs::HeadOutputs;
 use self::reach::TouchedReach;
 pub use self::ruled::BegunEdition;
 use self::ruled::{Edition, EditionVersion, RulesInUse, ServiceNamesInUse};
@@ -419,7 +421,11 @@ impl MeshState {
         let mut has_changed = std::mem::take(&mut self.editions_stale);
         let (mut rules, mut editions) =
             (std::mem::take(&mut self.rules), std::mem::take(&mut self.editions));
-        let mesh = ServiceNamesInUse(self);
+        let mesh = ServiceNamesInUse {
+            services: &self.services,
+            private: &self.private,
+            aliases: &self.aliases,
+        };
         let mut of_editions = Vec::new();
         for edition in editions.values_mut() {
             let mut changes = common.clone();

@@ -10,28 +10,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tracing::debug;
 
-use super::{EditionVersion, LoopCounters, LoopOutputs, MeshEvent, MeshState};
+use super::outputs::HeadOutputs;
+use super::ruled::EditionVersion;
+use super::{LoopCounters, LoopOutputs, MeshEvent, MeshState};
 use crate::model::Proxy;
 use crate::push::context::PushContext;
 use crate::push::effect::effect;
-use crate::push::interest::{Changes, Interest};
-use crate::push::scope::Sight;
+use crate::push::interest::Changes;
 use crate::push::view_class::unaffected_views;
 use crate::timeline::Delivery;
-
-/// Where versions of one head go, and whom they concern.
-#[derive(Clone)]
-pub struct HeadOutputs {
-    /// The current version; `None` until there is one.
-    pub context: watch::Sender<Option<Arc<PushContext>>>,
-    /// Who is notified.
-    pub interest: Arc<Interest>,
-    /// What they see of a change.
-    pub sight: Arc<dyn Sight>,
-}
 
 /// A head that begins.
 pub struct NextHead {

@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{HeadOutputs, MeshState};
+use imbl::OrdMap;
+
+use super::outputs::HeadOutputs;
+use crate::aggregate::MergedService;
 use crate::model::{Cause, Causes, ClusterId, Hostname};
 use crate::push::aliases::ServiceAliases;
-use crate::push::context::PushContext;
+use crate::push::context::{Private, PushContext};
 use crate::push::interest::{Changes, Dep};
 use crate::traffic::destination_rule::DestinationRule;
 use crate::traffic::kept_subsets::KeptSubsets;
@@ -128,7 +131,7 @@ impl RulesInUse {
         // Routes that name no port lead to the only one that a service has, and choose endpoints as rules of their
         // destinations say.
         let Traffic { virtual_services: services, destination_rules: rules, .. } = &*self.traffic;
-        let aliases = &mesh.0.aliases;
+        let aliases = mesh.aliases;
         let mut depending = BTreeSet::new();
         for dep in &changes.deps {
             let (host, by_any) = match dep {
@@ -162,7 +165,11 @@ impl RulesInUse {
 
 /// The services that rules may be about.
 #[derive(Clone, Copy)]
-pub(super) struct ServiceNamesInUse<'a>(pub(super) &'a MeshState);
+pub(super) struct ServiceNamesInUse<'a> {
+    pub(super) services: &'a OrdMap<Hostname, Arc<MergedService>>,
+    pub(super) private: &'a Private,
+    pub(super) aliases: &'a ServiceAliases,
+}
 
 impl ServiceNamesInUse<'_> {
     /// A host of which rules changed, or all that there are of a wildcard.
@@ -170,7 +177,7 @@ impl ServiceNamesInUse<'_> {
         // A wildcard may have routes of its own.
         changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
         if pattern.exact().is_none() {
-            let names = self.0.services.keys().chain(self.0.private.keys());
+            let names = self.services.keys().chain(self.private.keys());
             let held = names.filter(|host| pattern.matches(host.as_str()));
             changes.deps.extend(held.cloned().map(Dep::Traffic));
         }

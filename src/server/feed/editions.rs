@@ -19,20 +19,20 @@ use crate::xds::heads::{Heads, ServedHead};
 /// What clusters say of traffic, and the editions that come of it.
 pub(super) struct FeedEditions {
     heads: Arc<Heads>,
-    told: BTreeMap<ClusterId, ToldTraffic>,
+    reported: BTreeMap<ClusterId, ReportedTraffic>,
     running: BTreeMap<ClusterId, EditionIndex>,
     begun: u64,
 }
 
 /// What a run of a cluster's registry said last.
-struct ToldTraffic {
+struct ReportedTraffic {
     epoch: Epoch,
     objects: Collection,
 }
 
 impl FeedEditions {
     pub(super) fn new(heads: Arc<Heads>) -> Self {
-        Self { heads, told: BTreeMap::new(), running: BTreeMap::new(), begun: 0 }
+        Self { heads, reported: BTreeMap::new(), running: BTreeMap::new(), begun: 0 }
     }
 
     /// Takes note of what an update says of traffic, as the aggregate takes it; whether that is something else than before.
@@ -41,12 +41,12 @@ impl FeedEditions {
             return false;
         }
         let (cluster, epoch) = (&update.shard.cluster, update.epoch);
-        let held = self.told.get(cluster);
+        let held = self.reported.get(cluster);
         let said =
             |facts: Option<&crate::model::ClusterFacts>| facts.map(|one| one.traffic.clone());
         let objects = match &update.change {
             ShardChange::Removed => {
-                return self.told.remove(cluster).is_some_and(|one| !one.objects.is_empty());
+                return self.reported.remove(cluster).is_some_and(|one| !one.objects.is_empty());
             }
             ShardChange::Reset(_) if held.is_some_and(|one| one.epoch > epoch) => return false,
             ShardChange::Reset(contents) => said(contents.facts.as_ref()).unwrap_or_default(),
@@ -56,34 +56,38 @@ impl FeedEditions {
             },
         };
         let differs = held.map_or(!objects.is_empty(), |one| one.objects != objects);
-        self.told.insert(cluster.clone(), ToldTraffic { epoch, objects });
+        self.reported.insert(cluster.clone(), ReportedTraffic { epoch, objects });
         differs
     }
 
     /// What others have to hear for editions to be what they are to be: of the clusters that have objects which count.
     pub(super) fn refresh(&mut self, policy: &Policy, shared: &TrafficIndex) -> Vec<MeshEvent> {
         let mut events = Vec::new();
-        let counts = |cluster: &ClusterId, told: &ToldTraffic| {
+        let counts = |cluster: &ClusterId, reported: &ReportedTraffic| {
             policy.takes_traffic_from(cluster)
-                && told.objects.iter().any(|(key, _)| shared.counting().get(key).is_none())
+                && reported.objects.iter().any(|(key, _)| shared.counting().get(key).is_none())
         };
         let ended: Vec<_> = self
             .running
             .keys()
-            .filter(|cluster| !self.told.get(*cluster).is_some_and(|told| counts(cluster, told)))
+            .filter(|cluster| {
+                !self.reported.get(*cluster).is_some_and(|reported| counts(cluster, reported))
+            })
             .cloned()
             .collect();
         events.extend(ended.into_iter().map(|cluster| self.end(cluster)));
-        for (cluster, told) in self.told.iter().filter(|(cluster, told)| counts(cluster, told)) {
+        for (cluster, reported) in
+            self.reported.iter().filter(|(cluster, reported)| counts(cluster, reported))
+        {
             let edition = match self.running.get_mut(cluster) {
                 Some(edition) => {
-                    let update = edition.refresh(shared, &told.objects);
+                    let update = edition.refresh(shared, &reported.objects);
                     let event = |update| MeshEvent::EditionTraffic(cluster.clone(), update);
                     events.extend(update.map(event));
                     edition
                 }
                 None => {
-                    let edition = EditionIndex::new(cluster.clone(), shared, &told.objects);
+                    let edition = EditionIndex::new(cluster.clone(), shared, &reported.objects);
                     self.begun += 1;
                     let (head, outputs) = ServedHead::new(self.begun);
                     // Nobody is served it before there is a version of it.
@@ -114,15 +118,15 @@ impl FeedEditions {
 
     /// What is said of the objects of each cluster that the policy names.
     pub(super) fn reports(&self, policy: &Policy) -> BTreeMap<ClusterId, MemberReports> {
-        let named = self.told.iter().filter(|(cluster, told)| {
-            policy.takes_traffic_from(cluster) && !told.objects.is_empty()
+        let named = self.reported.iter().filter(|(cluster, reported)| {
+            policy.takes_traffic_from(cluster) && !reported.objects.is_empty()
         });
-        let of = |(cluster, told): (&ClusterId, &ToldTraffic)| {
+        let of = |(cluster, reported): (&ClusterId, &ReportedTraffic)| {
             let running = self.running.get(cluster);
             let reports = running.into_iter().flat_map(EditionIndex::reports);
             let traffic =
                 reports.map(|(key, report)| (Arc::clone(key), Arc::clone(report))).collect();
-            (cluster.clone(), MemberReports { objects: told.objects.clone(), traffic })
+            (cluster.clone(), MemberReports { objects: reported.objects.clone(), traffic })
         };
         named.map(of).collect()
     }
