@@ -419,13 +419,8 @@ impl MeshState {
     fn note_rules(&mut self, common: Changes) -> Option<(Arc<PushContext>, Changes)> {
         let renamed = std::mem::take(&mut self.renamed);
         let mut has_changed = std::mem::take(&mut self.editions_stale);
-        let (mut rules, mut editions) =
-            (std::mem::take(&mut self.rules), std::mem::take(&mut self.editions));
-        let mesh = ServiceNamesInUse {
-            services: &self.services,
-            private: &self.private,
-            aliases: &self.aliases,
-        };
+        let Self { rules, editions, services, private, aliases, version, .. } = self;
+        let mesh = ServiceNamesInUse { services, private, aliases };
         let mut of_editions = Vec::new();
         for edition in editions.values_mut() {
             let mut changes = common.clone();
@@ -436,16 +431,13 @@ impl MeshState {
         let mut changes = common;
         rules.note(mesh, &renamed, &mut changes);
         has_changed |= !changes.is_empty();
-        if has_changed {
-            self.version += 1;
-            rules.settle(self.version, &changes);
-            for (edition, changes) in editions.values_mut().zip(&of_editions) {
-                edition.rules.settle(self.version, changes);
-            }
-        }
-        (self.rules, self.editions) = (rules, editions);
         if !has_changed {
             return None;
+        }
+        *version += 1;
+        rules.settle(*version, &changes);
+        for (edition, changes) in editions.values_mut().zip(&of_editions) {
+            edition.rules.settle(*version, changes);
         }
         let context = self.context();
         let versions = self.editions.iter().zip(of_editions);

@@ -2,7 +2,7 @@
 //! an HTTPRoute, an Ingress.
 //!
 //! It can't hold what Envoy refuses: whoever reads an object leaves such a piece out with a reason, and marks the rule
-//! or the match, so that a 500 stands in its place ([`HttpRule::refused`], [`RequestMatch::refused`]).
+//! or the match, so that a 500 stands in its place ([`RuleTerms::refused`], [`RequestMatch::refused`]).
 
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
