@@ -199,17 +199,21 @@ impl<'a> StateDecoder<'a> {
     }
 }
 
-/// A struct as its fields, one after the other. Naming all of them makes a new field an error here.
+/// A struct as its fields, one after the other; those behind a semicolon are left out, and read as they are by default. Naming
+/// all of them makes a new field an error here.
 macro_rules! fields {
-    ($type:ty { $($field:ident),* $(,)? }) => {
+    ($type:ty { $($field:ident),* $(,)? $(; $($left_out:ident),*)? }) => {
         impl Encode for $type {
             fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-                let Self { $($field),* } = self;
+                let Self { $($field,)* $($($left_out: _,)*)? } = self;
                 $($field.write(to);)*
             }
 
             fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-                Ok(Self { $($field: Encode::read(from)?),* })
+                Ok(Self {
+                    $($field: Encode::read(from)?,)*
+                    $($($left_out: Default::default(),)*)?
+                })
             }
         }
     };

@@ -104,26 +104,8 @@ numbers!(Protocol {
     11 => Auto,
 });
 
-/// All but its traffic objects, which are behind all else: few clusters have any.
-impl Encode for ClusterFacts {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        let Self { localities, unready, gateways, entries, traffic: _ } = self;
-        localities.write(to);
-        unready.write(to);
-        gateways.write(to);
-        entries.write(to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        Ok(Self {
-            localities: Encode::read(from)?,
-            unready: Encode::read(from)?,
-            gateways: Encode::read(from)?,
-            entries: Encode::read(from)?,
-            traffic: Collection::default(),
-        })
-    }
-}
+// Its traffic objects are behind all else: few clusters have any.
+fields!(ClusterFacts { localities, unready, gateways, entries; traffic });
 
 /// Files of a cluster whose own traffic objects don't count lack the last part.
 impl Encode for ShardState {
@@ -273,30 +255,8 @@ impl Encode for Arc<BTreeMap<WorkloadKey, Arc<Value>>> {
     }
 }
 
-/// Its labels are left out: what is kept has none, but for services of Consul at names.
-impl Encode for NamedEndpoint {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        let Self { address, ports, weight, locality, network, tls_mode, labels: _ } = self;
-        address.write(to);
-        ports.write(to);
-        weight.write(to);
-        locality.write(to);
-        network.write(to);
-        tls_mode.write(to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        Ok(Self {
-            address: Encode::read(from)?,
-            ports: Encode::read(from)?,
-            weight: Encode::read(from)?,
-            locality: Encode::read(from)?,
-            network: Encode::read(from)?,
-            tls_mode: Encode::read(from)?,
-            labels: None,
-        })
-    }
-}
+// What is kept has no labels, but for services of Consul at names.
+fields!(NamedEndpoint { address, ports, weight, locality, network, tls_mode; labels });
 
 impl Encode for Arc<Labels> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
