@@ -307,7 +307,7 @@ impl<'a> Lens<'a> {
 
     /// The addresses of pods whose listeners differ.
     pub(super) fn other_pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<[IpAddr]> {
-        if self.is_behind_ports || self.rules.is_of_requests_alone {
+        if self.is_seen_by_routes_alone(&view.namespace) {
             return Arc::default();
         }
         let key = (self.projected(view), form);
