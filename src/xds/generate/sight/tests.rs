@@ -968,18 +968,24 @@ struct Count {
     guarded: usize,
 }
 
-fn history(seed: u64, count: &mut Count) {
-    let random = &mut StdRng::seed_from_u64(seed);
-    // Where networks without a gateway are reached directly, a gateway decides more than assignments.
-    let allow_direct_cross_network = seed.is_multiple_of(2);
-    let settings = FixedSettings { allow_direct_cross_network, ..(*settings()).clone() };
-    let mut mesh = MeshState::new(Arc::new(settings));
+/// All clusters, each with some services; it isn't complete yet.
+fn some_mesh(settings: Arc<FixedSettings>, random: &mut StdRng) -> MeshState {
+    let mut mesh = MeshState::new(settings);
     let clusters = CLUSTERS.map(|id| (id.into(), member(None))).into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
     for cluster in CLUSTERS {
         mesh.apply(MeshEvent::Registry(all_of(random, cluster, 1)));
     }
     mesh.apply(MeshEvent::MeshConfig(Arc::new(asking_config())));
+    mesh
+}
+
+fn history(seed: u64, count: &mut Count) {
+    let random = &mut StdRng::seed_from_u64(seed);
+    // Where networks without a gateway are reached directly, a gateway decides more than assignments.
+    let allow_direct_cross_network = seed.is_multiple_of(2);
+    let settings = FixedSettings { allow_direct_cross_network, ..(*settings()).clone() };
+    let mut mesh = some_mesh(Arc::new(settings), random);
     mesh.apply(asking_policy());
     mesh.apply(MeshEvent::Complete);
     let (mut before, _) = mesh.next_version().expect("a first version");

@@ -206,13 +206,7 @@ fn next_rules(random: &mut StdRng, rules: &Rules) -> (Rules, Vec<MeshEvent>) {
 
 fn history_of_heads(seed: u64, tried: &mut Tried) {
     let random = &mut StdRng::seed_from_u64(seed);
-    let mut state = MeshState::new(settings());
-    let clusters = CLUSTERS.map(|id| (id.into(), member(None))).into();
-    state.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
-    for cluster in CLUSTERS {
-        state.apply(MeshEvent::Registry(all_of(random, cluster, 1)));
-    }
-    state.apply(MeshEvent::MeshConfig(Arc::new(asking_config())));
+    let mut state = some_mesh(settings(), random);
     state.apply(asking_policy());
     state.apply(MeshEvent::Complete);
     let mut mesh = Mesh::new(state);
