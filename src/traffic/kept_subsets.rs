@@ -2,11 +2,12 @@
 //!
 //! Whoever takes a subset away before the route to it, or a moment after, would have requests fail in between: a proxy
 //! answers 503 where the upstream cluster of a route is gone. So such a subset stays in force until no rule leads to
-//! it, for [`KEPT_FOR`] at most. (docs/reference/traffic.md, "Subsets".) A rule that has gone whole stays for the sake of its
-//! subsets, with its policy, since that says how they are spoken to.
+//! it, for [`KEPT_FOR`] at most. It stays for [`LEFT_FOR`] more: proxies and the gateways of other networks follow each in their own
+//! time, and a request that is still on its way may look for another endpoint. (docs/reference/traffic.md, "Subsets".) A rule
+//! that has gone whole stays for the sake of its subsets, with its policy, since that says how they are spoken to.
 //! Owned by the event loop: what objects say is known without it. Pure: time is passed in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,17 +15,26 @@ use super::config::Traffic;
 use super::destination_rule::{DestinationRule, DestinationRules};
 use super::hosts::HostPattern;
 use super::object::ObjectMeta;
+use super::route::Destination;
 use crate::model::Hostname;
 
 /// How long a subset stays that routes lead to. Long enough for somebody to apply the objects of one change one after the
 /// other, short enough for a mistake to show.
 pub const KEPT_FOR: Duration = Duration::from_secs(30);
+/// How long a subset stays after the last rule that led to it: until every proxy has other routes, and what it was sent by
+/// the old ones is answered, mostly.
+pub const LEFT_FOR: Duration = Duration::from_secs(2);
+
+/// A subset, by its name and its host.
+type SubsetKey = (Arc<str>, Hostname);
 
 /// What objects say, and which subsets are in force besides.
 #[derive(Debug, Clone, Default)]
 pub struct KeptSubsets {
     given: Arc<Traffic>,
     kept: Vec<KeptSubset>,
+    /// What rules led to until a moment ago: [`KeptSubset::until`] when that counts.
+    left: BTreeMap<SubsetKey, Option<Instant>>,
 }
 
 #[derive(Debug, Clone)]
@@ -32,6 +42,8 @@ struct KeptSubset {
     /// The rule as it was when it had the subset.
     rule: Arc<DestinationRule>,
     name: Arc<str>,
+    /// Whether some rule leads to it.
+    is_led_to: bool,
     /// `None` until the time is first told.
     until: Option<Instant>,
 }
@@ -63,43 +75,58 @@ impl KeptSubsets {
         subsets.kept.into_iter().filter_map(led).collect()
     }
 
-    /// Takes what objects say now. The rules of subsets that are kept no longer, since some object has them again, or
-    /// none leads to them any more. `target` says what a host stands for.
+    /// Takes what objects say now. The rules of subsets that are kept no longer, since some object has them again. `target` says
+    /// what a host stands for.
     pub fn take(
         &mut self,
         given: Arc<Traffic>,
         target: impl Fn(&Hostname) -> Hostname,
     ) -> Vec<Arc<DestinationRule>> {
         let before = std::mem::replace(&mut self.given, given);
+        let left = before.virtual_services.destinations_beyond(&self.given.virtual_services);
+        self.left.extend(left.map(|to| (key_of(to, &target), None)));
         let rules = &self.given.destination_rules;
+        let mut lost = Vec::new();
         for [old, new] in rules.differing(&before.destination_rules) {
             for rule in old {
-                let lost = rule.subsets.keys().filter(|name| !has(new, rule, name));
-                let kept = |name: &Arc<str>| KeptSubset {
+                let names = rule.subsets.keys().filter(|name| !has(new, rule, name));
+                lost.extend(names.map(|name| KeptSubset {
                     rule: Arc::clone(rule),
                     name: Arc::clone(name),
+                    is_led_to: true,
                     until: None,
-                };
-                self.kept.extend(lost.map(kept));
+                }));
             }
         }
-        if self.kept.is_empty() {
+        if lost.is_empty() && self.kept.is_empty() {
             return Vec::new();
         }
         let led = subsets_led_to(&self.given, target);
-        self.drop_unless(|one, rules| {
-            one.is_among(&led) && !has(rules.of_pattern(&one.rule.host), &one.rule, &one.name)
-        })
+        let left = self.left.keys().cloned().collect();
+        lost.retain(|one| one.is_among(&led) || one.is_among(&left));
+        self.kept.extend(lost);
+        for one in &mut self.kept {
+            let is_led_to = one.is_among(&led);
+            if std::mem::replace(&mut one.is_led_to, is_led_to) != is_led_to {
+                one.until = None;
+            }
+        }
+        self.drop_unless(|one, rules| !has(rules.of_pattern(&one.rule.host), &one.rule, &one.name))
     }
 
     /// Has those go whose time is over: their rules.
     pub fn expire(&mut self, now: Instant) -> Vec<Arc<DestinationRule>> {
-        self.drop_unless(|one, _| *one.until.get_or_insert(now + KEPT_FOR) > now)
+        self.left.retain(|_, until| *until.get_or_insert(now + LEFT_FOR) > now);
+        self.drop_unless(|one, _| {
+            let time = if one.is_led_to { KEPT_FOR } else { LEFT_FOR };
+            *one.until.get_or_insert(now + time) > now
+        })
     }
 
-    /// When the time of the next one is over; `None` where none is kept.
+    /// When the time of the next one is over; `None` where there is none.
     pub fn due(&self) -> Option<Instant> {
-        self.kept.iter().filter_map(|one| one.until).min()
+        let kept = self.kept.iter().map(|one| one.until);
+        kept.chain(self.left.values().copied()).flatten().min()
     }
 
     /// What objects say, and what is kept. `domain` is the DNS domain of services.
@@ -116,14 +143,14 @@ impl KeptSubsets {
         &mut self,
         mut stays: impl FnMut(&mut KeptSubset, &DestinationRules) -> bool,
     ) -> Vec<Arc<DestinationRule>> {
-        let Self { given, kept } = self;
+        let Self { given, kept, .. } = self;
         let gone = kept.extract_if(.., |one| !stays(one, &given.destination_rules));
         gone.map(|one| one.rule).collect()
     }
 }
 
 impl KeptSubset {
-    fn is_among(&self, subsets: &BTreeSet<(Arc<str>, Hostname)>) -> bool {
+    fn is_among(&self, subsets: &BTreeSet<SubsetKey>) -> bool {
         let name = || Arc::clone(&self.name);
         match &self.rule.host {
             HostPattern::Exact(host) => subsets.contains(&(name(), host.clone())),
@@ -141,14 +168,18 @@ fn has(rules: &[Arc<DestinationRule>], rule: &DestinationRule, subset: &str) -> 
     rules.iter().any(|one| one.is_for_those_of(rule) && one.subsets.contains_key(subset))
 }
 
-/// All subsets that rules lead to, by name and host.
+/// All subsets that rules lead to.
 fn subsets_led_to(
     traffic: &Traffic,
     target: impl Fn(&Hostname) -> Hostname,
-) -> BTreeSet<(Arc<str>, Hostname)> {
+) -> BTreeSet<SubsetKey> {
     let all = traffic.virtual_services.all().flat_map(|routed| routed.destinations());
     let subsets = all.filter(|to| !to.subset.is_empty());
-    subsets.map(|to| (Arc::clone(&to.subset), target(&to.host))).collect()
+    subsets.map(|to| key_of(to, &target)).collect()
+}
+
+fn key_of(to: &Destination, target: impl Fn(&Hostname) -> Hostname) -> SubsetKey {
+    (Arc::clone(&to.subset), target(&to.host))
 }
 
 #[cfg(test)]

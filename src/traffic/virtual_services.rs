@@ -367,6 +367,43 @@ impl VirtualServices {
             })
     }
 
+    /// The subsets to which objects lead that `other` doesn't have, or has otherwise, and to which none of those leads that hold
+    /// there for the same host or gateway.
+    pub(super) fn destinations_beyond<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = &'a Destination> {
+        let hosts = self.differing(other).map(|(_, versions)| {
+            versions.map(|all| all.into_iter().flat_map(|all| all.iter()).collect::<Vec<_>>())
+        });
+        let gateways = other.by_gateway.diff(&self.by_gateway).map(|one| match one {
+            DiffItem::Add(_, here) => [Vec::new(), here.values().collect()],
+            DiffItem::Remove(_, there) => [there.values().collect(), Vec::new()],
+            DiffItem::Update { old: (_, there), new: (_, here) } => {
+                let mut versions = [Vec::new(), Vec::new()];
+                for one in there.diff(here) {
+                    let [old, new] = match one {
+                        DiffItem::Add(_, new) => [None, Some(new)],
+                        DiffItem::Remove(_, old) => [Some(old), None],
+                        DiffItem::Update { old: (_, old), new: (_, new) } => [Some(old), Some(new)],
+                    };
+                    versions[0].extend(old);
+                    versions[1].extend(new);
+                }
+                versions
+            }
+        });
+        hosts.chain(gateways).flat_map(|[there, here]| {
+            let is_there =
+                |one: &&Arc<RoutedService>| there.iter().any(|other| Arc::ptr_eq(one, other));
+            let led = there.iter().flat_map(|one| one.destinations());
+            let led: BTreeSet<_> = led.map(|to| (&to.host, &to.subset)).collect();
+            let new: Vec<_> = here.into_iter().filter(|one| !is_there(one)).collect();
+            let to = new.into_iter().flat_map(|one| one.destinations());
+            to.filter(move |to| !to.subset.is_empty() && !led.contains(&(&to.host, &to.subset)))
+        })
+    }
+
     /// Of each host with other rules the objects before and now.
     fn differing<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = DifferingHost<'a>> {
         let is_same = |old: &Arc<_>, new: &Arc<_>| Arc::ptr_eq(old, new);

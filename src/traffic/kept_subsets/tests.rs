@@ -35,10 +35,6 @@ impl Edited {
         }));
         let objects: Collection = self.objects.iter().cloned().collect();
         let Some(update) = self.index.apply(&objects) else { return Vec::new() };
-        let target = |host: &Hostname| match host.as_str() {
-            "other.shop.svc.cluster.local" => HOST.into(),
-            _ => host.clone(),
-        };
         let gone = self.kept.take(update.traffic, target);
         gone.iter().map(|rule| rule.host.to_string()).collect()
     }
@@ -76,6 +72,13 @@ impl Edited {
     }
 }
 
+fn target(host: &Hostname) -> Hostname {
+    match host.as_str() {
+        "other.shop.svc.cluster.local" => HOST.into(),
+        _ => host.clone(),
+    }
+}
+
 fn nothing() -> Value {
     json!({})
 }
@@ -104,18 +107,65 @@ fn a_subset_stays_that_a_rule_leads_to_for_its_time_and_no_longer() {
     assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v3".to_owned()], None));
 }
 
+/// Proxies and gateways follow each in their own time.
 #[test]
-fn it_goes_when_no_rule_leads_there_any_more() {
+fn it_goes_a_moment_after_the_last_rule_that_leads_there() {
     let mut mesh = Edited::new();
     mesh.lead("web", "v2");
     mesh.rule("web", "web", &["v1", "v2"], nothing());
     mesh.rule("web", "web", &["v1"], nothing());
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
-    assert_eq!(mesh.lead("web", "v1"), [HOST]);
-    assert_eq!(mesh.subsets(), ["v1"]);
+    let start = Instant::now();
+    assert!(mesh.kept.expire(start).is_empty());
+    assert!(mesh.lead("web", "v1").is_empty());
+    assert!(mesh.kept.expire(start).is_empty());
+    assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR), "not its whole time any more");
+    assert_eq!(mesh.subsets(), ["v1", "v2*"]);
+    // Led to again it has its whole time, and then a moment once more.
+    mesh.lead("web", "v2");
+    assert!(mesh.kept.expire(start + LEFT_FOR).is_empty());
+    let left = start + 2 * LEFT_FOR;
+    assert!(mesh.kept.expire(left).is_empty());
+    assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR + KEPT_FOR));
+    mesh.lead("web", "v1");
+    assert!(mesh.kept.expire(left).is_empty());
+    assert_eq!(mesh.kept.expire(left + LEFT_FOR).len(), 1);
+    assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
     // Too late: it went before something led there.
     assert!(mesh.lead("web", "v2").is_empty());
     assert_eq!(mesh.subsets(), ["v1"]);
+}
+
+/// As who edits in the right order has it: first the route, then the subset.
+#[test]
+fn what_rules_have_just_left_stays_a_moment_and_nothing_else_does() {
+    for also_by_a_gateway in [false, true] {
+        let (mut mesh, start) = (Edited::new(), Instant::now());
+        mesh.rule("web", "web", &["v1", "v2", "v3"], nothing());
+        let gateways = if also_by_a_gateway { json!(["edge"]) } else { json!(["mesh"]) };
+        let to = |subset: &str| {
+            let to = json!([{ "destination": { "host": "web", "subset": subset } }]);
+            json!({ "hosts": ["x"], "gateways": gateways, "http": [{ "route": to }] })
+        };
+        mesh.edit("VirtualService", "x", Some(to("v2")));
+        mesh.kept.expire(start);
+        mesh.edit("VirtualService", "x", Some(to("v1")));
+        mesh.rule("web", "web", &["v1"], nothing());
+        assert_eq!(mesh.subsets(), ["v1", "v2*"], "nothing led to v3");
+        assert!(mesh.kept.expire(start).is_empty());
+        assert_eq!(mesh.kept.expire(start + LEFT_FOR).len(), 1);
+        assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
+
+        // Some time later it is as good as never led to.
+        mesh.rule("web", "web", &["v1", "v2"], nothing());
+        mesh.edit("VirtualService", "x", Some(to("v2")));
+        mesh.edit("VirtualService", "x", Some(to("v1")));
+        mesh.kept.expire(start);
+        assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR));
+        mesh.kept.expire(start + LEFT_FOR);
+        mesh.rule("web", "web", &["v1"], nothing());
+        assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
+    }
 }
 
 #[test]
@@ -169,12 +219,16 @@ fn those_keep_it_that_had_it() {
 #[test]
 fn wildcards_and_other_names_lead_there_too() {
     let mut mesh = Edited::new();
+    let mut now = Instant::now();
     for (host, of) in [("web", "*.shop.svc.cluster.local"), ("other", "web")] {
         mesh.lead(host, "v2");
         mesh.rule("web", of, &["v2"], nothing());
         mesh.rule("web", of, &[], nothing());
         assert_eq!(mesh.subsets(), ["v2*"], "{of}");
         mesh.lead("elsewhere.example", "v2");
+        mesh.kept.expire(now);
+        now += LEFT_FOR;
+        mesh.kept.expire(now);
         assert_eq!(mesh.subsets(), Vec::<String>::new(), "{of}");
     }
 }
