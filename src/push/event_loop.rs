@@ -209,8 +209,7 @@ impl MeshState {
                 self.vms_stale |= self.joins.select(selections);
             }
             MeshEvent::Traffic(update) => {
-                self.causes.merge(update.causes.clone());
-                self.rules.take(update, &self.aliases, &self.settings.domain);
+                self.causes.merge(self.rules.take(update, &self.aliases, &self.settings.domain));
             }
             MeshEvent::BeginEdition(begun) => {
                 let BegunEdition { cluster, traffic, outputs } = *begun;
@@ -220,8 +219,8 @@ impl MeshState {
             }
             MeshEvent::EditionTraffic(cluster, update) => {
                 if let Some(edition) = self.editions.get_mut(&cluster) {
-                    self.causes.merge(update.causes.clone());
-                    edition.rules.take(update, &self.aliases, &self.settings.domain);
+                    let rules = &mut edition.rules;
+                    self.causes.merge(rules.take(update, &self.aliases, &self.settings.domain));
                 }
             }
             MeshEvent::EndEdition(cluster) => {
@@ -322,12 +321,12 @@ impl MeshState {
         self.complete = true;
     }
 
-    /// Has subsets go that were kept until `now`. Until when the next one is kept.
+    /// Has subsets go that were kept until `now`, and rules come in force that waited for one. When there is the next to do so.
     pub fn expire(&mut self, now: Instant) -> Option<Instant> {
-        let Self { rules, editions, settings, causes, .. } = self;
+        let Self { rules, editions, aliases, settings, causes, .. } = self;
         let editions = editions.values_mut().map(|edition| &mut edition.rules);
         let all = std::iter::once(rules).chain(editions);
-        all.filter_map(|rules| rules.expire(now, &settings.domain, causes)).min()
+        all.filter_map(|rules| rules.expire(now, aliases, &settings.domain, causes)).min()
     }
 
     /// All rules in force, whomever they are for.
@@ -347,6 +346,11 @@ impl MeshState {
             || self.access.is_stale()
             || !self.touched_reach.is_empty()
             || !self.touched.is_empty()
+    }
+
+    /// Whether rules have been heard that are not in force yet.
+    pub(super) fn awaits(&self) -> bool {
+        self.all_rules().any(RulesInUse::awaits)
     }
 
     /// Whether more than endpoints wait.

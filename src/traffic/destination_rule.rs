@@ -505,6 +505,11 @@ impl RulesForHost {
         })
     }
 
+    /// Whether any of them has a subset of that name.
+    pub fn has_subset(&self, name: &str) -> bool {
+        self.rules.iter().flat_map(|rules| rules.iter()).any(|rule| rule.subsets.contains_key(name))
+    }
+
     /// The namespaces that have any, some more than once.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.rules.iter().flat_map(|rules| rules.iter().map(|rule| rule.namespace()))

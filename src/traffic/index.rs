@@ -42,6 +42,16 @@ pub struct TrafficUpdate {
     pub causes: Causes,
 }
 
+impl TrafficUpdate {
+    /// This one and the next as one.
+    #[must_use]
+    pub fn followed_by(mut self, next: Self) -> Self {
+        self.changes.merge(next.changes);
+        self.causes.merge(next.causes);
+        Self { traffic: next.traffic, ..self }
+    }
+}
+
 /// A kind of objects that this index reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TrafficKind {

@@ -129,6 +129,19 @@ impl KeptSubsets {
         kept.chain(self.left.values().copied()).flatten().min()
     }
 
+    /// Whether rules would lead to a subset, and did not before, that no object has, if objects said this.
+    pub fn would_miss(&self, given: &Traffic, target: impl Fn(&Hostname) -> Hostname) -> bool {
+        let led = given.virtual_services.destinations_beyond(&self.given.virtual_services);
+        let is_there = |key: SubsetKey| {
+            let all = [&given.destination_rules, &self.given.destination_rules];
+            let mut rules = all.into_iter().map(|rules| rules.of(key.1.as_str()));
+            let is_said = rules.any(|rules| rules.has_subset(&key.0));
+            let key = [key].into();
+            is_said || self.kept.iter().any(|one| one.is_among(&key))
+        };
+        led.map(|to| key_of(to, &target)).any(|key| !is_there(key))
+    }
+
     /// What objects say, and what is kept. `domain` is the DNS domain of services.
     pub fn in_force(&self, domain: &str) -> Arc<Traffic> {
         let mut traffic = Arc::clone(&self.given);

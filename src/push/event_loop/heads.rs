@@ -90,7 +90,7 @@ impl MeshHeads {
 
     /// What came before the end has been published, if nothing waits.
     fn tell_ended(&mut self) {
-        if !self.ending.is_empty() && !self.settled.is_dirty() {
+        if !self.ending.is_empty() && !self.settled.is_dirty() && !self.settled.awaits() {
             // Whoever waited may be gone.
             self.ending.drain(..).for_each(|ended| _ = ended.send(()));
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use imbl::OrdMap;
 
@@ -49,11 +49,32 @@ pub(super) struct Edition {
     pub(super) outputs: HeadOutputs,
 }
 
+/// How long rules wait for a subset that they lead to. Objects of two kinds come by two watches, so that a VirtualService may be
+/// heard of before the DestinationRule that was applied ahead of it.
+const AWAITED_FOR: Duration = Duration::from_secs(1);
+/// How long none do after they have waited in vain: a subset that nobody has delays others' edits once, and not one after
+/// the other.
+const NOT_AWAITED_FOR: Duration = Duration::from_secs(30);
+
+/// Rules that lead to a subset which no object has yet. They wait for it, with all that is heard meanwhile, for [`AWAITED_FOR`]
+/// at most: until then requests go where they went.
+#[derive(Clone)]
+struct AwaitingRules {
+    /// The last that objects said, and all that it changes.
+    update: TrafficUpdate,
+    /// `None` until the time is first told.
+    until: Option<Instant>,
+}
+
 /// Rules in force, and what of them waits for the next version.
 #[derive(Clone, Default)]
 pub(super) struct RulesInUse {
     pub(super) traffic: Arc<Traffic>,
     kept: KeptSubsets,
+    /// What objects say that is not in force yet.
+    awaiting: Option<AwaitingRules>,
+    /// Until when nothing is waited for: it was in vain a moment ago.
+    waits_no_more_until: Option<Instant>,
     /// What waits for the next version.
     touched: TrafficChanges,
     /// See [`PushContext::definitions`].
@@ -68,20 +89,59 @@ impl RulesInUse {
         Self { traffic, kept, definitions: version, ..Self::default() }
     }
 
-    pub(super) fn take(&mut self, update: TrafficUpdate, aliases: &ServiceAliases, domain: &str) {
-        self.touched.merge(update.changes);
+    /// Takes what objects say now, and puts it in force, unless it [awaits](AwaitingRules) more. The objects behind what is in
+    /// force since.
+    pub(super) fn take(
+        &mut self,
+        mut update: TrafficUpdate,
+        aliases: &ServiceAliases,
+        domain: &str,
+    ) -> Causes {
+        let mut until = None;
+        if let Some(before) = self.awaiting.take() {
+            until = before.until;
+            update = before.update.followed_by(update);
+        }
+        // Nobody has been given anything yet at the start.
+        let may_wait = self.definitions != 0 && self.waits_no_more_until.is_none();
         let target = |host: &Hostname| aliases.target(host).clone();
-        let gone = self.kept.take(update.traffic, target);
-        self.go_without(&gone, domain);
+        if may_wait && self.kept.would_miss(&update.traffic, target) {
+            self.awaiting = Some(AwaitingRules { update, until });
+            return Causes::default();
+        }
+        self.put_in_force(update, aliases, domain)
     }
 
-    /// Has [subsets](KeptSubsets) go that were kept until `now`. Until when the next one is kept.
+    fn put_in_force(
+        &mut self,
+        update: TrafficUpdate,
+        aliases: &ServiceAliases,
+        domain: &str,
+    ) -> Causes {
+        self.touched.merge(update.changes);
+        let gone = self.kept.take(update.traffic, |host| aliases.target(host).clone());
+        self.go_without(&gone, domain);
+        update.causes
+    }
+
+    /// Has [subsets](KeptSubsets) go that were kept until `now`, and rules be in force that [await](AwaitingRules) more no
+    /// longer. When there is the next one to do so.
     pub(super) fn expire(
         &mut self,
         now: Instant,
+        aliases: &ServiceAliases,
         domain: &str,
         causes: &mut Causes,
     ) -> Option<Instant> {
+        self.waits_no_more_until.take_if(|until| *until <= now);
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.until.get_or_insert(now + AWAITED_FOR);
+        }
+        let overdue = |one: &mut AwaitingRules| one.until.is_some_and(|until| until <= now);
+        if let Some(late) = self.awaiting.take_if(overdue) {
+            self.waits_no_more_until = Some(now + NOT_AWAITED_FOR);
+            causes.merge(self.put_in_force(late.update, aliases, domain));
+        }
         let gone = self.kept.expire(now);
         if !gone.is_empty() {
             self.go_without(&gone, domain);
@@ -91,7 +151,8 @@ impl RulesInUse {
             };
             gone.iter().for_each(|rule| causes.add(of(rule)));
         }
-        self.kept.due()
+        let awaiting = self.awaiting.as_ref().and_then(|one| one.until);
+        [self.kept.due(), awaiting, self.waits_no_more_until].into_iter().flatten().min()
     }
 
     /// Puts in force what objects say and what is kept, which is nothing more of these rules.
@@ -102,6 +163,11 @@ impl RulesInUse {
 
     pub(super) fn is_dirty(&self) -> bool {
         !self.touched.is_empty()
+    }
+
+    /// Whether objects say what is not in force yet: see [`AwaitingRules`].
+    pub(super) fn awaits(&self) -> bool {
+        self.awaiting.is_some()
     }
 
     /// The services that changed rules are about. Of wildcards these are all that there are of them. `renamed` are names that

@@ -16,12 +16,14 @@ struct Edited {
     objects: Vec<Arc<Value>>,
     index: TrafficIndex,
     kept: KeptSubsets,
+    /// Whether the last edit led to a subset that no object has.
+    misses: bool,
 }
 
 impl Edited {
     fn new() -> Self {
         let index = TrafficIndex::new(kind_settings());
-        Self { objects: Vec::new(), index, kept: KeptSubsets::default() }
+        Self { objects: Vec::new(), index, kept: KeptSubsets::default(), misses: false }
     }
 
     /// Puts an object of `shop` there, or takes it away. The hosts of what is kept no longer.
@@ -35,6 +37,7 @@ impl Edited {
         }));
         let objects: Collection = self.objects.iter().cloned().collect();
         let Some(update) = self.index.apply(&objects) else { return Vec::new() };
+        self.misses = self.kept.would_miss(&update.traffic, target);
         let gone = self.kept.take(update.traffic, target);
         gone.iter().map(|rule| rule.host.to_string()).collect()
     }
@@ -166,6 +169,37 @@ fn what_rules_have_just_left_stays_a_moment_and_nothing_else_does() {
         mesh.rule("web", "web", &["v1"], nothing());
         assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
     }
+}
+
+#[test]
+fn rules_miss_the_subsets_that_they_lead_to_anew_and_no_object_has() {
+    let mut mesh = Edited::new();
+    assert!((mesh.lead("web", "v2"), mesh.misses).1);
+    // It did already.
+    let more = json!({ "hosts": ["x"], "http": [{ "timeout": "1s", "route": [{ "destination": { "host": "web", "subset": "v2" } }] }] });
+    mesh.edit("VirtualService", "x", Some(more.clone()));
+    assert!(!mesh.misses);
+    mesh.rule("web", "web", &["v1", "v2"], nothing());
+    assert!(!mesh.misses);
+    // Whatever it is called, and wherever the subset is.
+    for (host, subset, misses) in
+        [("other", "v1", false), ("other", "v3", true), ("web", "", false)]
+    {
+        mesh.lead(host, subset);
+        assert_eq!(mesh.misses, misses, "{host} {subset}");
+    }
+    mesh.rule("all", "*.shop.svc.cluster.local", &["v4"], nothing());
+    mesh.lead("web", "v4");
+    assert!(!mesh.misses);
+    // A router's as well.
+    let bound = json!({ "hosts": ["y"], "gateways": ["edge"], "http": [{ "route": [{ "destination": { "host": "web", "subset": "v5" } }] }] });
+    mesh.edit("VirtualService", "y", Some(bound));
+    assert!(mesh.misses);
+    // What is kept is there.
+    mesh.lead("web", "v2");
+    mesh.rule("web", "web", &[], nothing());
+    mesh.edit("VirtualService", "z", Some(more));
+    assert!(!mesh.misses);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What an edit of a VirtualService costs: the tables of routes that differ, for those who see it, and nothing else.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -290,7 +290,10 @@ fn a_library_hears_of_its_routes_by_name_and_of_where_they_lead() {
     let host = "b.pay.svc.cluster.local";
     let to = json!({ "host": host, "subset": "one", "port": { "number": 8080 } });
     let leading = json!({ "http": [{ "route": [{ "destination": to }] }] });
-    mesh.edit("2", spec(&["a"], "", leading)).expect("it differs");
+    assert_eq!(mesh.edit("2", spec(&["a"], "", leading)), None, "it waits for its subset");
+    let due = mesh.mesh.expire(Instant::now()).expect("its time is set");
+    mesh.mesh.expire(due);
+    mesh.seen().expect("it is in force");
     // A rule of one namespace gives its clients the part of another service that they are led to.
     let subsets = json!({ "host": host, "subsets": [{ "name": "one", "labels": { "v": "1" } }] });
     let seen = mesh.put("DestinationRule", "b", subsets).expect("it is new");
@@ -391,4 +394,57 @@ fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
     let seen = mesh.seen().expect("it went");
     assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
     assert_eq!(subsets(&mesh), 1);
+}
+
+/// Objects that are applied in the right order may be heard of in the other: they come by two watches.
+#[test]
+fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
+    let mut mesh = Edited::new();
+    let rule = |subsets: Value| json!({ "host": "a", "subsets": subsets });
+    let to = |subset: &str| {
+        let to = json!([{ "destination": { "host": "a", "subset": subset } }]);
+        json!({ "hosts": ["a"], "http": [{ "route": to }] })
+    };
+    let v1 = json!([{ "name": "v1" }]);
+    mesh.put("DestinationRule", "a", rule(v1.clone()));
+    mesh.edit("1", to("v1")).expect("it is new");
+    let led = |mesh: &Edited| {
+        let all = mesh.before.traffic.virtual_services.all();
+        let all = all.flat_map(|routed| routed.destinations());
+        all.map(|to| to.subset.to_string()).collect::<Vec<_>>()
+    };
+
+    let start = Instant::now();
+    assert_eq!(mesh.edit("2", to("v2")), None);
+    let due = mesh.mesh.expire(start).expect("it waits");
+    assert_eq!(led(&mesh), ["v1"]);
+    // What comes meanwhile comes with it, and both once the subset is there.
+    assert_eq!(mesh.put("DestinationRule", "b", json!({ "host": "b" })), None);
+    assert_eq!(
+        mesh.mesh.expire(start + (due - start) / 2),
+        Some(due),
+        "it has no more time for that"
+    );
+    let both = json!([{ "name": "v1" }, { "name": "v2" }]);
+    mesh.put("DestinationRule", "a", rule(both)).expect("it differs");
+    assert_eq!(led(&mesh), ["v2"]);
+    assert_eq!(
+        mesh.before.traffic.destination_rules.of("b.shop.svc.cluster.local").is_empty(),
+        false
+    );
+
+    // It doesn't come. Then nobody waits for the next one that doesn't, for a time.
+    assert_eq!(mesh.edit("3", to("v3")), None);
+    let left = mesh.mesh.expire(due).expect("v1 was left, and v3 is awaited");
+    mesh.mesh.expire(left);
+    mesh.mesh.expire(left + Duration::from_secs(1));
+    mesh.seen().expect("it is in force");
+    assert_eq!(led(&mesh), ["v3"]);
+    mesh.edit("4", to("v4")).expect("at once");
+    assert_eq!(led(&mesh), ["v4"]);
+    let mut now = left + Duration::from_secs(1);
+    while let Some(next) = mesh.mesh.expire(now) {
+        now = next;
+    }
+    assert_eq!(mesh.edit("5", to("v5")), None, "now one does again");
 }
