@@ -32,6 +32,7 @@ mod injection;
 mod istio_agent;
 mod kube;
 mod mode_rollout;
+mod moving;
 mod netns;
 mod one_by_one;
 mod outages;
@@ -113,6 +114,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("modes_of_policies_are_rolled_out_without_a_failed_request", Both(mode_rollout::run)),
     ("providers_in_the_other_network_are_asked_and_fail_closed", Both(authorizers::run)),
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
+    ("gateways_move_and_clusters_are_drained_under_load", Both(moving::run)),
     ("virtual_hosts_that_come_one_by_one_change_under_load", Both(one_by_one::run)),
     ("examples_of_the_fields_guides_hold_in_both_networks", Both(examples::run)),
     ("configuration_that_is_held_outlasts_bad_changes_and_restarts", Mesh(holding::run)),

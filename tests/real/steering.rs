@@ -115,7 +115,7 @@ fn pods_of(wanted: &str) -> BTreeSet<String> {
     ECHO_PODS.into_iter().flat_map(of).collect()
 }
 
-fn rule(subsets: &[&str]) -> Value {
+pub(crate) fn rule(subsets: &[&str]) -> Value {
     let subset = |name: &&str| {
         let version = name.trim_start_matches("also-");
         json!({ "name": name, "labels": { "version": version } })
@@ -124,7 +124,7 @@ fn rule(subsets: &[&str]) -> Value {
     object("DestinationRule", json!({ "host": "echo", "subsets": subsets }))
 }
 
-fn route(shares: &[(&str, usize)]) -> Value {
+pub(crate) fn route(shares: &[(&str, usize)]) -> Value {
     let to = |(subset, weight): &(&str, usize)| json!({ "destination": { "host": "echo", "subset": subset }, "weight": weight });
     let route: Vec<_> = shares.iter().map(to).collect();
     object("VirtualService", json!({ "hosts": ["echo"], "http": [{ "route": route }] }))
@@ -154,7 +154,7 @@ impl World {
     }
 
     /// Until a client reaches all pods of a version, in both networks, and no others.
-    fn wait_for_version(&self, client: &str, version: &str) {
+    pub(crate) fn wait_for_version(&self, client: &str, version: &str) {
         wait::until(PROPAGATION, &format!("{client} reaches {version}"), || {
             let answers = ask(self.pod(client), &http(40));
             assert_eq!(answers.failures, BTreeMap::new(), "{client}");

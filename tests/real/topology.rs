@@ -77,13 +77,19 @@ impl Topology {
 
     /// The east-west gateway's namespace: a leg in its network, a leg in the transit network, no redirection.
     pub(crate) fn gateway(&self, network: &str) -> Rc<Netns> {
-        let gateway = self.plug(network, "gateway", GATEWAY_POD_ADDRESS);
-        gateway.connect(
-            "transit",
-            &format!("{}/{TRANSIT_PREFIX}", gateway_address(network)),
-            &self.hub,
-            BRIDGE,
-        );
+        self.gateway_at(network, "gateway", GATEWAY_POD_ADDRESS, gateway_address(network))
+    }
+
+    /// The same of another one: its address in its network, and that in the transit network.
+    pub(crate) fn gateway_at(
+        &self,
+        network: &str,
+        name: &str,
+        pod_address: &str,
+        address: &str,
+    ) -> Rc<Netns> {
+        let gateway = self.plug(network, name, pod_address);
+        gateway.connect("transit", &format!("{address}/{TRANSIT_PREFIX}"), &self.hub, BRIDGE);
         Rc::new(gateway)
     }
 

@@ -365,7 +365,7 @@ pub(crate) fn pod_labels(app: &str) -> Value {
     json!({ "app": app, "security.istio.io/tlsMode": "istio" })
 }
 
-fn gateway_service(network: &str, address: &str) -> Value {
+pub(crate) fn gateway_service(network: &str, address: &str) -> Value {
     let mut service = service(SYSTEM, "eastwest", "", &[("tls", GATEWAY_PORT, GATEWAY_PORT)]);
     service["metadata"]["labels"]["topology.istio.io/network"] = network.into();
     service["spec"]["type"] = "LoadBalancer".into();
@@ -377,7 +377,7 @@ fn gateway_service(network: &str, address: &str) -> Value {
     service
 }
 
-fn member_secret(kubeconfig: &str) -> Value {
+pub(crate) fn member_secret(kubeconfig: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {

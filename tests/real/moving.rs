@@ -1,0 +1,153 @@
+//! Where requests go while places change under load: the other network's gateway moves to another machine and back, its cluster is
+//! drained and taken in again, and all the while weights go from one version of a service to another and back.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use crate::helper::Answers;
+use crate::host::Host;
+use crate::kube::{Request, path, pod};
+use crate::netns::Netns;
+use crate::process::Process;
+use crate::rig_check::ask;
+use crate::scenarios::{PROPAGATION, finish, http};
+use crate::steering::{clients, label_versions, route, rule};
+use crate::topology::gateway_address;
+use crate::wait;
+use crate::world::{Proxy, SYSTEM, World, gateway_service, member_secret, pod_labels};
+
+/// The gateway of the other network, and one beside it on another machine, with its addresses here and there.
+const GATEWAY: &str = "b/eastwest-1";
+const OTHER: (&str, &str, &str) = ("eastwest-2", "10.10.0.3", "172.30.0.22");
+/// How often it moves there and back, and its cluster is drained.
+const ROUNDS: usize = 2;
+/// How far weights go at once, of a hundred.
+const STEP: usize = 2;
+
+pub(crate) fn run(world: &mut World, host: &Host) {
+    let clients = clients(world);
+    label_versions(world);
+    world.apiservers["a"].apply(&[rule(&["v1", "v2"]), route(&[("v1", 100), ("v2", 0)])]);
+    for client in &clients {
+        world.wait_for_version(client, "v1");
+    }
+    let other = start_other(world, host);
+    let other = other.as_str();
+
+    let loads: Vec<Process> =
+        clients.iter().map(|client| world.load_of(client, &http(1))).collect();
+    let weights = Weights { world, shifted: Cell::new(0) };
+    for _ in 0..ROUNDS {
+        weights.move_gateway(OTHER.2, [GATEWAY, other]);
+        weights.set_mode(Some("drain"));
+        for client in &clients {
+            weights.wait(client, "nobody in b gets a request", |answers| {
+                !answers.by.is_empty() && answers.by.keys().all(|pod| pod.starts_with("a/"))
+            });
+        }
+        weights.set_mode(None);
+        for client in &clients {
+            weights.wait(client, "b gets requests again", |answers| {
+                answers.by.keys().any(|pod| pod.starts_with("b/"))
+            });
+        }
+        weights.move_gateway(gateway_address("b"), [other, GATEWAY]);
+    }
+    for (load, client) in loads.into_iter().zip(&clients) {
+        let answers = finish(load);
+        assert_eq!(answers.failures, BTreeMap::new(), "{client}");
+        let clusters = answers.by.keys().filter_map(|pod| pod.split_once('/'));
+        let clusters: BTreeSet<_> = clusters.map(|(cluster, _)| cluster).collect();
+        assert_eq!(clusters, ["a", "b"].into(), "{client}");
+    }
+    assert_eq!(world.complaints(), Vec::<String>::new());
+
+    world.envoys.remove(other);
+    world.pods.remove(other);
+    world.apiservers["b"].requests(&[Request::delete(&path(&other_pod()))]);
+    let gone = [rule(&[]), route(&[])].map(|object| Request::delete(&path(&object)));
+    world.apiservers["a"].requests(&gone);
+    world.wait_for_everyone();
+}
+
+/// Another gateway of the other network, to which nothing leads yet.
+fn start_other(world: &mut World, host: &Host) -> String {
+    let (name, ip, address) = OTHER;
+    world.apiservers["b"].apply(&[other_pod()]);
+    let proxy = Proxy {
+        cluster: "b",
+        kind: "router",
+        namespace: SYSTEM,
+        name,
+        service_account: "eastwest",
+        app: "eastwest",
+        ip,
+        protocol: "delta",
+    };
+    let netns: Rc<Netns> = world.topology.gateway_at("b", name, ip, address);
+    world.start_proxy(host, &host.envoy, &proxy, netns);
+    let key = format!("b/{name}");
+    world.envoys.get_mut(&key).expect("just started").wait_until_live(PROPAGATION);
+    key
+}
+
+fn other_pod() -> Value {
+    let (name, ip, _) = OTHER;
+    pod(SYSTEM, name, "eastwest", ip, &pod_labels("eastwest"))
+}
+
+/// Weights that go on changing while something else is waited for.
+struct Weights<'a> {
+    world: &'a World,
+    /// How many steps they have gone.
+    shifted: Cell<usize>,
+}
+
+impl Weights<'_> {
+    /// One step, to and fro between the versions.
+    fn shift(&self) {
+        self.shifted.set(self.shifted.get() + STEP);
+        let along = self.shifted.get() % 200;
+        let share = if along <= 100 { along } else { 200 - along };
+        self.world.apiservers["a"].apply(&[route(&[("v1", 100 - share), ("v2", share)])]);
+    }
+
+    /// Until what a client's requests came to is as it should be; none may fail meanwhile.
+    fn wait(&self, client: &str, what: &str, is_there: impl Fn(&Answers) -> bool) {
+        wait::until(PROPAGATION, &format!("{client}: {what}"), || {
+            self.shift();
+            let answers = ask(self.world.pod(client), &http(40));
+            assert_eq!(answers.failures, BTreeMap::new(), "{client}: {what}");
+            if is_there(&answers) { Ok(()) } else { Err(format!("{answers:?}")) }
+        });
+    }
+
+    /// Gives the other network's gateway another address, until all its connections are there.
+    fn move_gateway(&self, address: &str, [from, to]: [&str; 2]) {
+        self.world.apiservers["b"].apply(&[gateway_service("net-b", address)]);
+        wait::until(PROPAGATION, &format!("all connections go from {from} to {to}"), || {
+            self.shift();
+            let open = [from, to].map(|key| self.world.gateway_connections(key));
+            if open[0] == 0 && open[1] > 0 { Ok(()) } else { Err(format!("{open:?}")) }
+        });
+    }
+
+    /// Says by the member's Secret what becomes of its endpoints.
+    fn set_mode(&self, mode: Option<&str>) {
+        let mut secret = member_secret(&self.world.apiservers["b"].reader_kubeconfig());
+        if let Some(mode) = mode {
+            secret["metadata"]["annotations"]["strait.dev/mode"] = mode.into();
+        }
+        self.world.apiservers["a"].apply(&[secret]);
+    }
+}
+
+impl World {
+    /// How many connections a gateway has from other networks.
+    fn gateway_connections(&self, key: &str) -> u64 {
+        self.envoy(key).stats("_15443.downstream_cx_active$").values().sum()
+    }
+}
