@@ -5,7 +5,7 @@ The proxies have pods, whose labels say which policies select them: of a proxy t
 
 import json
 
-from traffic import NAMES, Objects, edited, start
+from traffic import NAMES, Objects, edited, in_cluster, start
 from processes import CLUSTERS, running, world
 from windows import SIDECAR, scaled, warmed
 
@@ -67,8 +67,7 @@ def round_of(number):
 
 
 def access(options, side):
-    if not any("{kubeconfig}" in word for word in side.in_cluster):
-        raise SystemExit("benches/run: access: the command of the server has no {kubeconfig}, where the objects are")
+    in_cluster("access", side)
     services, proxies = scaled(options, 1000), scaled(options, 1000)
     each = scaled(options, POLICIES)
     rounds = round_of(proxies - 1) + 1

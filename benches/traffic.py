@@ -17,8 +17,9 @@ RULES = 250
 ROUTER_HOSTS, ROUTES_PER_HOST = 2000, 31
 # Share of the services that Sidecars import.
 IMPORTED = 0.05
-# Between two edits, in seconds: none waits for the one before it.
-PERIOD = 0.5
+# Between two edits, in seconds: none waits for the one before it. Beside another server they are further apart, whose debounce
+# would tell two together.
+PERIOD, PERIOD_BESIDE = 0.5, 2.0
 # The first namespace is called as `xdsload --namespaces` calls it.
 NAMES = ["default", *(f"default-{number}" for number in range(2, NAMESPACES + 1))]
 TRAFFIC = "networking.istio.io/v1"
@@ -85,28 +86,38 @@ def rule(namespace, number, service):
 
 
 def traffic(options, side):
-    if not any("{kubeconfig}" in word for word in side.in_cluster):
-        raise SystemExit("benches/run: traffic: the command of the server has no {kubeconfig}, where the objects are")
+    in_cluster("traffic", side)
     return ruled(options, side) | scoped(options, side) | router(options, side)
 
 
-def ruled(options, side):
+def edits(options, side):
+    """The edits of `traffic` alone: without its cold starts and memory, for which a server written in Go rests for minutes six times."""
+    in_cluster("edits", side)
+    return ruled(options, side, starts=False) | router(options, side)
+
+
+def in_cluster(scenario, side):
+    if not any("{kubeconfig}" in word for word in side.in_cluster):
+        raise SystemExit(f"benches/run: {scenario}: the command of the server has no {{kubeconfig}}, where the objects are")
+
+
+def ruled(options, side, starts=True):
     """Edits of VirtualServices, beside very many of them; and the start with them."""
     services, proxies = scaled(options, 1000), scaled(options, 1000)
     each = min(scaled(options, RULES), services)
     title = f"{each * NAMESPACES} VirtualServices"
     with world(options, services, config_cluster=True) as it:
-        before, memory = start(options, side, it)
+        before, memory = start(options, side, it) if starts else (None, None)
         rules = Objects(it, "virtualservices")
         plain, _ = it.names()
         for number in range(each * NAMESPACES):
             service = plain[number // NAMESPACES * 7919 % len(plain)]
             rules.add(rule(NAMES[number % NAMESPACES], number, service))
-        after, more = start(options, side, it)
-        figures = {
-            f"{title}: first proxy in sync, beyond none, wall s": after - before,
-            f"{title}: Private_Dirty MB beyond none": (more - memory) / 1e6,
-        }
+        figures = {}
+        if starts:
+            after, more = start(options, side, it)
+            figures[f"{title}: first proxy in sync, beyond none, wall s"] = after - before
+            figures[f"{title}: Private_Dirty MB beyond none"] = (more - memory) / 1e6
         with running(warmed(options, it, side)) as server:
             flags = ("--subscribe", "0.05", "--namespaces", NAMESPACES, *SIDECAR)
             kinds = {f"{title}, one edit": rules.edit, f"{title}, order and labels alone": rules.reorder}
@@ -184,7 +195,8 @@ def start(options, side, it):
 
 def edited(options, it, server, proxies, flags, kinds):
     """What comes of edits of some kinds: when proxies are told, what they are sent, what it costs."""
-    figures, windows, seconds = {}, {}, options.changes * PERIOD
+    figures, windows = {}, {}
+    seconds = options.changes * (PERIOD_BESIDE if options.b else PERIOD)
     with running(Load(options, it, server, proxies, *flags)) as load:
         load.in_sync()
         idle = spent(server, 0, seconds)
