@@ -19,7 +19,7 @@ ROUTER_HOSTS, ROUTES_PER_HOST = 2000, 31
 IMPORTED = 0.05
 # Between two edits, in seconds: none waits for the one before it. Beside another server they are further apart, whose debounce
 # would tell two together.
-PERIOD, PERIOD_BESIDE = 0.5, 2.0
+PERIOD, PERIOD_BESIDE = 0.5, 3.0
 # The first namespace is called as `xdsload --namespaces` calls it.
 NAMES = ["default", *(f"default-{number}" for number in range(2, NAMESPACES + 1))]
 TRAFFIC = "networking.istio.io/v1"
