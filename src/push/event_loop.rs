@@ -4,6 +4,7 @@
 //! synchronous; [`run`] only receives, applies and publishes. Nothing is published before the mesh
 //! is known to be complete, so that no proxy is ever given half a picture.
 
+mod gateways_first;
 mod heads;
 mod outputs;
 mod reach;
@@ -731,12 +732,16 @@ pub async fn run(
         if heads.is_complete() && heads.is_dirty() {
             waiting_since.get_or_insert_with(Instant::now);
         }
-        let due = waiting_since.map(|since| clock.due(since, heads.definitions_wait()));
+        let definitions = heads.definitions_wait();
+        let due = waiting_since.map(|since| clock.due(since, definitions));
         let wait = async {
             match due {
                 // The timer counts in milliseconds: even what is due already would wait for the next.
                 Some(due) if due <= Instant::now() => {}
                 due => until(due).await,
+            }
+            if definitions {
+                heads.gateways_first.answered().await;
             }
         };
         tokio::select! {

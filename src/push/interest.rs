@@ -4,6 +4,7 @@
 //! event loop says what changed, and only the streams that care are woken. What a stream has yet to look at is a set, never a
 //! queue: a slow stream costs one entry per dirty name, skips versions, and never misses the last.
 
+mod awaited;
 mod backlog;
 mod movers;
 
@@ -460,13 +461,13 @@ impl Interest {
         }
         let streams = u32::try_from(marked.len()).expect("their numbers are 32 bits");
         for stream in &marked {
-            if let Some(StreamEntry { pending, .. }) = table.streams.get(*stream) {
+            if let Some(StreamEntry { pending, stand, .. }) = table.streams.get(*stream) {
                 // Nobody takes it meanwhile: that needs the table.
                 let mut unread = lock(&pending.dirty);
                 unread.since = unread.since.or(changes.since);
                 unread.streams = streams;
                 if let Some(delivery) = delivery {
-                    unread.receipts.add(delivery.receipt());
+                    unread.receipts.add(changes.receipt(delivery, *stream, stand.as_ref()));
                 }
                 drop(unread);
                 pending.wake.wake();

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc;
+
 use crate::model::{ClusterId, Proxy};
 
 /// Of so many proxies that are sent a change first the steps are kept.
@@ -35,6 +37,8 @@ pub struct Delivery {
     /// How many of the first have been sent it: whether there is room is asked without the lock.
     first: AtomicU32,
     lines: Mutex<DeliveryLines>,
+    /// Who waits for some of the answers, while streams are woken.
+    awaiting: Option<mpsc::WeakSender<()>>,
 }
 
 /// [`DeliverySteps`] as streams leave them.
@@ -126,6 +130,8 @@ pub struct Receipt {
     sent: Option<Instant>,
     /// Which of the first it is.
     first: Option<u8>,
+    /// Goes with it, whatever the answer.
+    _awaited: Option<mpsc::Sender<()>>,
 }
 
 impl Delivery {
@@ -158,13 +164,28 @@ impl Delivery {
             past_answer: counts.last_answer,
             first: AtomicU32::new(u32::try_from(lines.first.len()).unwrap_or(u32::MAX)),
             lines: Mutex::new(lines),
+            awaiting: None,
         }
+    }
+
+    /// The same; whoever reads what is sent there can tell when all [awaited](Self::awaited_receipt) answers have come: nobody has
+    /// the sender any more.
+    #[must_use]
+    pub fn awaited_by(self, sender: &mpsc::Sender<()>) -> Self {
+        Self { awaiting: Some(sender.downgrade()), ..self }
     }
 
     /// For one stream more.
     pub fn receipt(self: &Arc<Self>) -> Receipt {
         self.proxies.fetch_add(1, Ordering::Relaxed);
-        Receipt { delivery: Some(Arc::clone(self)), sent: None, first: None }
+        Receipt { delivery: Some(Arc::clone(self)), sent: None, first: None, _awaited: None }
+    }
+
+    /// For one stream more, whose answer somebody waits for.
+    pub fn awaited_receipt(self: &Arc<Self>) -> Receipt {
+        let mut receipt = self.receipt();
+        receipt._awaited = self.awaiting.as_ref().and_then(mpsc::WeakSender::upgrade);
+        receipt
     }
 
     /// How far it is now.

@@ -16,6 +16,8 @@ use crate::world::{ECHO_PODS, PORTS, World, pod_labels};
 const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
 /// How many steps it takes from one version to the other.
 const STEPS: usize = 100;
+/// The subset of all that the other network has.
+const FAR: &str = "far";
 /// How often a subset comes and goes.
 const ROUNDS: usize = 5;
 
@@ -76,6 +78,11 @@ pub(crate) fn run(world: &mut World) {
         for client in &clients {
             world.wait_for_version(client, "v1");
         }
+        // All of it is in the other network: its gateway has to know the subset before anybody is sent there.
+        config.apply(&[rule(&["v1", "v2", FAR]), route(&[(FAR, 100)])]);
+        for client in &clients {
+            world.wait_for_pods(client, &pods_of("b"));
+        }
         config.apply(&[rule(&["v1", "v2"]), route(&[("v2", 100)])]);
         for client in &clients {
             world.wait_for_version(client, "v2");
@@ -89,7 +96,7 @@ pub(crate) fn run(world: &mut World) {
     }
     assert_eq!(world.complaints(), Vec::<String>::new());
     // Of a gateway's filter chains those end that went: of the subsets that came and went, one for each port.
-    let went = (2 * ROUNDS * PORTS.len()) as u64;
+    let went = (3 * ROUNDS * PORTS.len()) as u64;
     for ((cluster, _), before) in ECHO_PODS.into_iter().zip(draining) {
         let now = world.chains_draining(cluster);
         assert!(now <= before + went, "{cluster}: {before}, then {now}");
@@ -106,19 +113,19 @@ pub(crate) fn run(world: &mut World) {
     }
 }
 
-/// The pods of a version, as they name themselves.
+/// The pods of a version or of a cluster, as they name themselves.
 fn pods_of(wanted: &str) -> BTreeSet<String> {
     let of = |(cluster, pods): (&str, &[(&str, &str)])| {
-        let pods = pods.iter().filter(|(name, _)| version(name) == wanted);
+        let pods = pods.iter().filter(|(name, _)| version(name) == wanted || cluster == wanted);
         pods.map(|(name, _)| format!("{cluster}/{name}")).collect::<Vec<_>>()
     };
     ECHO_PODS.into_iter().flat_map(of).collect()
 }
 
 pub(crate) fn rule(subsets: &[&str]) -> Value {
-    let subset = |name: &&str| {
-        let version = name.trim_start_matches("also-");
-        json!({ "name": name, "labels": { "version": version } })
+    let subset = |name: &&str| match name.trim_start_matches("also-") {
+        FAR => json!({ "name": FAR, "labels": { "topology.istio.io/cluster": "b" } }),
+        version => json!({ "name": name, "labels": { "version": version } }),
     };
     let subsets: Vec<_> = subsets.iter().map(subset).collect();
     object("DestinationRule", json!({ "host": "echo", "subsets": subsets }))
@@ -155,11 +162,15 @@ impl World {
 
     /// Until a client reaches all pods of a version, in both networks, and no others.
     pub(crate) fn wait_for_version(&self, client: &str, version: &str) {
-        wait::until(PROPAGATION, &format!("{client} reaches {version}"), || {
+        self.wait_for_pods(client, &pods_of(version));
+    }
+
+    fn wait_for_pods(&self, client: &str, pods: &BTreeSet<String>) {
+        wait::until(PROPAGATION, &format!("{client} reaches {pods:?}"), || {
             let answers = ask(self.pod(client), &http(40));
             assert_eq!(answers.failures, BTreeMap::new(), "{client}");
             let by: BTreeSet<_> = answers.by.keys().cloned().collect();
-            if by == pods_of(version) { Ok(()) } else { Err(format!("{answers:?}")) }
+            if by == *pods { Ok(()) } else { Err(format!("{answers:?}")) }
         });
     }
 }

@@ -10,9 +10,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
+use super::gateways_first::GatewaysFirst;
 use super::outputs::HeadOutputs;
 use super::ruled::EditionVersion;
 use super::{LoopCounters, LoopOutputs, MeshEvent, MeshState};
@@ -44,6 +45,7 @@ pub(crate) struct MeshHeads {
     next: Option<(MeshState, HeadOutputs)>,
     /// Who waits until the next one has gone, behind everything that came before.
     ending: Vec<oneshot::Sender<()>>,
+    pub(super) gateways_first: GatewaysFirst,
 }
 
 impl MeshHeads {
@@ -54,7 +56,13 @@ impl MeshHeads {
             interest: Arc::clone(&outputs.interest),
             sight: Arc::clone(&outputs.sight),
         };
-        Self { settled, outputs, next: None, ending: Vec::new() }
+        Self {
+            settled,
+            outputs,
+            next: None,
+            ending: Vec::new(),
+            gateways_first: GatewaysFirst::default(),
+        }
     }
 
     /// Takes one event, for all heads that it is for.
@@ -151,7 +159,9 @@ impl MeshHeads {
             [settled.as_ref().map(|_| &self.outputs), next.as_ref().map(|(.., head)| head)];
         to_publish.into_iter().flatten().for_each(|head| head.interest.publishes());
         editions.iter().for_each(|edition| edition.outputs.interest.publishes());
-        let delivery = Arc::new(Delivery::new(since.unwrap_or_else(Instant::now)));
+        let (sender, answers) = mpsc::channel(1);
+        let delivery = Delivery::new(since.unwrap_or_else(Instant::now)).awaited_by(&sender);
+        let delivery = Arc::new(delivery);
         let (mut woken, mut entered) = (0, None);
         // Before the rest: at the start nobody is served before his own rules are there.
         let (told, of_editions) = self.tell_editions(editions, since, &delivery);
@@ -179,6 +189,8 @@ impl MeshHeads {
             // Mostly it is what the other head says, too.
             entered = entered.or(Some((version, words, causes)));
         }
+        drop(sender);
+        self.gateways_first.note(answers, Instant::now());
         self.tell_ended();
         let Some((version, words, causes)) = entered else { return false };
         figures.published = Some(SystemTime::now());

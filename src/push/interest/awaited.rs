@@ -1,0 +1,26 @@
+//! Whose answers to a change others wait for.
+
+use std::sync::Arc;
+
+use super::{Changes, Stand};
+use crate::model::ProxyType;
+use crate::push::scope::Wildcard;
+use crate::timeline::{Delivery, Receipt};
+
+impl Changes {
+    /// What a stream owes that is sent it, and that stands there: routers that take in otherwise than before are awaited.
+    pub(super) fn receipt(
+        &self,
+        delivery: &Arc<Delivery>,
+        stream: u32,
+        stand: Option<&Arc<Stand>>,
+    ) -> Receipt {
+        let is_router = stand.is_some_and(|stand| stand.proxy.kind == ProxyType::Router);
+        let seen = if is_router { self.seen_by(stream, stand) } else { None };
+        if seen.is_some_and(|seen| seen.everything || seen.lists.contains(Wildcard::Listeners)) {
+            delivery.awaited_receipt()
+        } else {
+            delivery.receipt()
+        }
+    }
+}
