@@ -505,9 +505,10 @@ impl RulesForHost {
         })
     }
 
-    /// Whether any of them has a subset of that name.
-    pub fn has_subset(&self, name: &str) -> bool {
-        self.rules.iter().flat_map(|rules| rules.iter()).any(|rule| rule.subsets.contains_key(name))
+    /// Those that have a subset of that name.
+    pub fn with_subset(&self, name: &str) -> impl Iterator<Item = &Arc<DestinationRule>> {
+        let all = self.rules.iter().flat_map(|rules| rules.iter());
+        all.filter(move |rule| rule.subsets.contains_key(name))
     }
 
     /// The namespaces that have any, some more than once.

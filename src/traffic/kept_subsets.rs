@@ -28,20 +28,41 @@ pub const LEFT_FOR: Duration = Duration::from_secs(2);
 /// A subset, by its name and its host.
 type SubsetKey = (Arc<str>, Hostname);
 
+/// What rules lead to anew while proxies don't have it.
+#[derive(Debug, Default)]
+pub struct MissedSubsets {
+    /// Whether some of it is of no rule.
+    pub is_unknown: bool,
+    /// Whether the rest waits for the next version.
+    pub is_unpublished: bool,
+    /// What is of rules that aren't in force.
+    ahead: Vec<RuleSubset>,
+}
+
 /// What objects say, and which subsets are in force besides.
 #[derive(Debug, Clone, Default)]
 pub struct KeptSubsets {
     given: Arc<Traffic>,
     kept: Vec<KeptSubset>,
+    /// Those of rules to come that are in force ahead of these.
+    ahead: Vec<RuleSubset>,
+    /// Those that no version has been published with yet.
+    unpublished: Vec<RuleSubset>,
     /// What rules led to until a moment ago: [`KeptSubset::until`] when that counts.
     left: BTreeMap<SubsetKey, Option<Instant>>,
 }
 
+/// A subset, and a rule that has it.
 #[derive(Debug, Clone)]
-struct KeptSubset {
-    /// The rule as it was when it had the subset.
+struct RuleSubset {
     rule: Arc<DestinationRule>,
     name: Arc<str>,
+}
+
+#[derive(Debug, Clone)]
+struct KeptSubset {
+    /// With the rule as it was when it had it.
+    subset: RuleSubset,
     /// Whether some rule leads to it.
     is_led_to: bool,
     /// `None` until the time is first told.
@@ -59,18 +80,17 @@ impl KeptSubsets {
         let mut subsets = Self::default();
         subsets.take(Arc::clone(now), &target);
         subsets.take(Arc::clone(then), &target);
-        let leading = |one: &KeptSubset| {
+        let leading = |one: &RuleSubset| {
             let mut all = then.virtual_services.all();
             let first = all.find(|routed| {
                 let led = routed.destinations().filter(|to| to.subset == one.name);
-                let led = led.map(|to| (Arc::clone(&to.subset), target(&to.host)));
-                one.is_among(&led.collect())
+                one.is_among(&led.map(|to| key_of(to, &target)).collect())
             });
             first.map(|routed| routed.service.meta.clone())
         };
-        let led = |one: KeptSubset| {
-            let by = leading(&one)?;
-            Some((one.rule, one.name, by))
+        let led = |KeptSubset { subset, .. }: KeptSubset| {
+            let by = leading(&subset)?;
+            Some((subset.rule, subset.name, by))
         };
         subsets.kept.into_iter().filter_map(led).collect()
     }
@@ -85,18 +105,11 @@ impl KeptSubsets {
         let before = std::mem::replace(&mut self.given, given);
         let left = before.virtual_services.destinations_beyond(&self.given.virtual_services);
         self.left.extend(left.map(|to| (key_of(to, &target), None)));
-        let rules = &self.given.destination_rules;
+        self.ahead.clear();
         let mut lost = Vec::new();
-        for [old, new] in rules.differing(&before.destination_rules) {
-            for rule in old {
-                let names = rule.subsets.keys().filter(|name| !has(new, rule, name));
-                lost.extend(names.map(|name| KeptSubset {
-                    rule: Arc::clone(rule),
-                    name: Arc::clone(name),
-                    is_led_to: true,
-                    until: None,
-                }));
-            }
+        for [old, new] in self.given.destination_rules.differing(&before.destination_rules) {
+            lost.extend(old.iter().flat_map(|rule| RuleSubset::beyond(rule, new)));
+            self.unpublished.extend(new.iter().flat_map(|rule| RuleSubset::beyond(rule, old)));
         }
         if lost.is_empty() && self.kept.is_empty() {
             return Vec::new();
@@ -104,14 +117,15 @@ impl KeptSubsets {
         let led = subsets_led_to(&self.given, target);
         let left = self.left.keys().cloned().collect();
         lost.retain(|one| one.is_among(&led) || one.is_among(&left));
-        self.kept.extend(lost);
+        let kept = |subset| KeptSubset { subset, is_led_to: true, until: None };
+        self.kept.extend(lost.into_iter().map(kept));
         for one in &mut self.kept {
-            let is_led_to = one.is_among(&led);
+            let is_led_to = one.subset.is_among(&led);
             if std::mem::replace(&mut one.is_led_to, is_led_to) != is_led_to {
                 one.until = None;
             }
         }
-        self.drop_unless(|one, rules| !has(rules.of_pattern(&one.rule.host), &one.rule, &one.name))
+        self.drop_unless(|one, rules| !one.subset.is_of(rules.of_pattern(&one.subset.rule.host)))
     }
 
     /// Has those go whose time is over: their rules.
@@ -129,23 +143,54 @@ impl KeptSubsets {
         kept.chain(self.left.values().copied()).flatten().min()
     }
 
-    /// Whether rules would lead to a subset, and did not before, that no object has, if objects said this.
-    pub fn would_miss(&self, given: &Traffic, target: impl Fn(&Hostname) -> Hostname) -> bool {
+    /// What rules would lead to, and did not before, that proxies don't have, if objects said this.
+    pub fn missed(&self, given: &Traffic, target: impl Fn(&Hostname) -> Hostname) -> MissedSubsets {
+        let mut missed = MissedSubsets::default();
         let led = given.virtual_services.destinations_beyond(&self.given.virtual_services);
-        let is_there = |key: SubsetKey| {
-            let all = [&given.destination_rules, &self.given.destination_rules];
-            let mut rules = all.into_iter().map(|rules| rules.of(key.1.as_str()));
-            let is_said = rules.any(|rules| rules.has_subset(&key.0));
-            let key = [key].into();
-            is_said || self.kept.iter().any(|one| one.is_among(&key))
-        };
-        led.map(|to| key_of(to, &target)).any(|key| !is_there(key))
+        for key in led.map(|to| key_of(to, &target)) {
+            let [to_come, in_force] =
+                [given, &self.given].map(|one| one.destination_rules.of(key.1.as_str()));
+            let subsets = [key.clone()].into();
+            let is_among = |one: &RuleSubset| one.is_among(&subsets);
+            if self.unpublished.iter().any(is_among) {
+                missed.is_unpublished = true;
+            } else if in_force.with_subset(&key.0).next().is_none()
+                && !self.kept.iter().map(|one| &one.subset).chain(&self.ahead).any(is_among)
+            {
+                let rules = to_come.with_subset(&key.0);
+                let before = missed.ahead.len();
+                missed.ahead.extend(
+                    rules.map(|rule| RuleSubset {
+                        rule: Arc::clone(rule),
+                        name: Arc::clone(&key.0),
+                    }),
+                );
+                missed.is_unknown |= missed.ahead.len() == before;
+            }
+        }
+        missed
+    }
+
+    /// Has subsets be in force ahead of the rules that have them, and of what leads there. The hosts of these; selectors of rules
+    /// are not known before these are.
+    pub fn put_ahead(&mut self, missed: MissedSubsets) -> BTreeSet<HostPattern> {
+        let ahead = missed.ahead.into_iter().filter(|one| one.rule.selector.is_none());
+        let ahead: Vec<_> = ahead.collect();
+        let hosts = ahead.iter().map(|one| one.rule.host.clone()).collect();
+        self.unpublished.extend(ahead.iter().cloned());
+        self.ahead.extend(ahead);
+        hosts
+    }
+
+    /// A version was published.
+    pub fn published(&mut self) {
+        self.unpublished.clear();
     }
 
     /// What objects say, and what is kept. `domain` is the DNS domain of services.
     pub fn in_force(&self, domain: &str) -> Arc<Traffic> {
         let mut traffic = Arc::clone(&self.given);
-        for one in &self.kept {
+        for one in self.kept.iter().map(|one| &one.subset).chain(&self.ahead) {
             let rules = &mut Arc::make_mut(&mut traffic).destination_rules;
             rules.keep(&one.rule, &one.name, domain);
         }
@@ -158,11 +203,26 @@ impl KeptSubsets {
     ) -> Vec<Arc<DestinationRule>> {
         let Self { given, kept, .. } = self;
         let gone = kept.extract_if(.., |one| !stays(one, &given.destination_rules));
-        gone.map(|one| one.rule).collect()
+        gone.map(|one| one.subset.rule).collect()
     }
 }
 
-impl KeptSubset {
+impl RuleSubset {
+    /// The subsets of a rule that none of these has, which are of its host, for the same clients.
+    fn beyond<'a>(
+        rule: &'a Arc<DestinationRule>,
+        others: &'a [Arc<DestinationRule>],
+    ) -> impl Iterator<Item = Self> + use<'a> {
+        let of = |name: &Arc<str>| Self { rule: Arc::clone(rule), name: Arc::clone(name) };
+        rule.subsets.keys().map(of).filter(|one| !one.is_of(others))
+    }
+
+    /// Whether one of these rules, which are of its host, has it for the same clients.
+    fn is_of(&self, rules: &[Arc<DestinationRule>]) -> bool {
+        let has = |one: &Arc<DestinationRule>| one.subsets.contains_key(&self.name);
+        rules.iter().any(|one| one.is_for_those_of(&self.rule) && has(one))
+    }
+
     fn is_among(&self, subsets: &BTreeSet<SubsetKey>) -> bool {
         let name = || Arc::clone(&self.name);
         match &self.rule.host {
@@ -174,11 +234,6 @@ impl KeptSubset {
             }
         }
     }
-}
-
-/// Whether one of these rules, which are of its host, says what `rule` said of a subset, for the same clients.
-fn has(rules: &[Arc<DestinationRule>], rule: &DestinationRule, subset: &str) -> bool {
-    rules.iter().any(|one| one.is_for_those_of(rule) && one.subsets.contains_key(subset))
 }
 
 /// All subsets that rules lead to.

@@ -14,7 +14,7 @@ use crate::push::aliases::ServiceAliases;
 use crate::push::context::{Private, PushContext};
 use crate::push::interest::{Changes, Dep};
 use crate::traffic::destination_rule::DestinationRule;
-use crate::traffic::kept_subsets::KeptSubsets;
+use crate::traffic::kept_subsets::{KeptSubsets, MissedSubsets};
 use crate::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
 /// An edition of the mesh that begins: for the proxies of a cluster whose own traffic objects count for them.
@@ -56,12 +56,14 @@ const AWAITED_FOR: Duration = Duration::from_secs(1);
 /// the other.
 const NOT_AWAITED_FOR: Duration = Duration::from_secs(30);
 
-/// Rules that lead to a subset which no object has yet. They wait for it, with all that is heard meanwhile, for [`AWAITED_FOR`]
-/// at most: until then requests go where they went.
+/// Rules that lead to a subset which proxies don't have yet. They wait, with all that is heard meanwhile, until a version has been
+/// published with it; where no object has it, for [`AWAITED_FOR`] at most. Until then requests go where they went.
 #[derive(Clone)]
 struct AwaitingRules {
     /// The last that objects said, and all that it changes.
     update: TrafficUpdate,
+    /// Whether no object has it.
+    is_unknown: bool,
     /// `None` until the time is first told.
     until: Option<Instant>,
 }
@@ -105,11 +107,20 @@ impl RulesInUse {
         // Nobody has been given anything yet at the start.
         let may_wait = self.definitions != 0 && self.waits_no_more_until.is_none();
         let target = |host: &Hostname| aliases.target(host).clone();
-        if may_wait && self.kept.would_miss(&update.traffic, target) {
-            self.awaiting = Some(AwaitingRules { update, until });
-            return Causes::default();
+        let missed = match may_wait {
+            true => self.kept.missed(&update.traffic, target),
+            false => MissedSubsets::default(),
+        };
+        let is_unknown = missed.is_unknown;
+        let waits = is_unknown || missed.is_unpublished;
+        let ahead = self.kept.put_ahead(missed);
+        if !waits && ahead.is_empty() {
+            return self.put_in_force(update, aliases, domain);
         }
-        self.put_in_force(update, aliases, domain)
+        self.touched.hosts.extend(ahead);
+        self.traffic = self.kept.in_force(domain);
+        self.awaiting = Some(AwaitingRules { update, is_unknown, until });
+        Causes::default()
     }
 
     fn put_in_force(
@@ -134,13 +145,16 @@ impl RulesInUse {
         causes: &mut Causes,
     ) -> Option<Instant> {
         self.waits_no_more_until.take_if(|until| *until <= now);
-        if let Some(awaiting) = &mut self.awaiting {
-            awaiting.until.get_or_insert(now + AWAITED_FOR);
-        }
-        let overdue = |one: &mut AwaitingRules| one.until.is_some_and(|until| until <= now);
-        if let Some(late) = self.awaiting.take_if(overdue) {
-            self.waits_no_more_until = Some(now + NOT_AWAITED_FOR);
-            causes.merge(self.put_in_force(late.update, aliases, domain));
+        let is_published = self.touched.is_empty();
+        let is_over = |one: &mut AwaitingRules| match one.is_unknown {
+            true => *one.until.get_or_insert(now + AWAITED_FOR) <= now,
+            false => is_published,
+        };
+        if let Some(AwaitingRules { update, is_unknown, .. }) = self.awaiting.take_if(is_over) {
+            if is_unknown {
+                self.waits_no_more_until = Some(now + NOT_AWAITED_FOR);
+            }
+            causes.merge(self.put_in_force(update, aliases, domain));
         }
         let gone = self.kept.expire(now);
         if !gone.is_empty() {
@@ -223,6 +237,7 @@ impl RulesInUse {
 
     /// Takes note of whether a version changed more than assignments.
     pub(super) fn settle(&mut self, version: u64, changes: &Changes) {
+        self.kept.published();
         if changes.is_everything() || changes.is_of_services() {
             self.definitions = version;
         }

@@ -16,18 +16,32 @@ struct Edited {
     objects: Vec<Arc<Value>>,
     index: TrafficIndex,
     kept: KeptSubsets,
-    /// Whether the last edit led to a subset that no object has.
-    misses: bool,
+    /// What the last edit led to that proxies don't have.
+    missed: MissedSubsets,
 }
 
 impl Edited {
     fn new() -> Self {
         let index = TrafficIndex::new(kind_settings());
-        Self { objects: Vec::new(), index, kept: KeptSubsets::default(), misses: false }
+        Self {
+            objects: Vec::new(),
+            index,
+            kept: KeptSubsets::default(),
+            missed: MissedSubsets::default(),
+        }
     }
 
     /// Puts an object of `shop` there, or takes it away. The hosts of what is kept no longer.
     fn edit(&mut self, kind: &str, name: &str, spec: Option<Value>) -> Vec<String> {
+        let Some(given) = self.said(kind, name, spec) else { return Vec::new() };
+        self.missed = self.kept.missed(&given, target);
+        let gone = self.kept.take(given, target);
+        self.kept.published();
+        gone.iter().map(|rule| rule.host.to_string()).collect()
+    }
+
+    /// What objects say with it, where that is something else than before.
+    fn said(&mut self, kind: &str, name: &str, spec: Option<Value>) -> Option<Arc<Traffic>> {
         self.objects.retain(|one| one["kind"] != kind || one["metadata"]["name"] != name);
         self.objects.extend(spec.map(|spec| {
             Arc::new(json!({
@@ -36,10 +50,7 @@ impl Edited {
             }))
         }));
         let objects: Collection = self.objects.iter().cloned().collect();
-        let Some(update) = self.index.apply(&objects) else { return Vec::new() };
-        self.misses = self.kept.would_miss(&update.traffic, target);
-        let gone = self.kept.take(update.traffic, target);
-        gone.iter().map(|rule| rule.host.to_string()).collect()
+        Some(self.index.apply(&objects)?.traffic)
     }
 
     fn rule(&mut self, name: &str, host: &str, subsets: &[&str], more: Value) -> Vec<String> {
@@ -57,6 +68,10 @@ impl Edited {
         let to = json!([{ "destination": { "host": host, "subset": subset } }]);
         let spec = json!({ "hosts": ["x"], "http": [{ "route": to }] });
         self.edit("VirtualService", "x", Some(spec))
+    }
+
+    fn misses(&self) -> bool {
+        self.missed.is_unknown
     }
 
     /// The subsets that clients of a namespace have; those that are kept with a `*`.
@@ -174,32 +189,69 @@ fn what_rules_have_just_left_stays_a_moment_and_nothing_else_does() {
 #[test]
 fn rules_miss_the_subsets_that_they_lead_to_anew_and_no_object_has() {
     let mut mesh = Edited::new();
-    assert!((mesh.lead("web", "v2"), mesh.misses).1);
+    mesh.lead("web", "v2");
+    assert!(mesh.misses());
     // It did already.
     let more = json!({ "hosts": ["x"], "http": [{ "timeout": "1s", "route": [{ "destination": { "host": "web", "subset": "v2" } }] }] });
     mesh.edit("VirtualService", "x", Some(more.clone()));
-    assert!(!mesh.misses);
+    assert!(!mesh.misses());
     mesh.rule("web", "web", &["v1", "v2"], nothing());
-    assert!(!mesh.misses);
+    assert!(!mesh.misses());
     // Whatever it is called, and wherever the subset is.
     for (host, subset, misses) in
         [("other", "v1", false), ("other", "v3", true), ("web", "", false)]
     {
         mesh.lead(host, subset);
-        assert_eq!(mesh.misses, misses, "{host} {subset}");
+        assert_eq!(mesh.misses(), misses, "{host} {subset}");
     }
     mesh.rule("all", "*.shop.svc.cluster.local", &["v4"], nothing());
     mesh.lead("web", "v4");
-    assert!(!mesh.misses);
+    assert!(!mesh.misses());
     // A router's as well.
     let bound = json!({ "hosts": ["y"], "gateways": ["edge"], "http": [{ "route": [{ "destination": { "host": "web", "subset": "v5" } }] }] });
     mesh.edit("VirtualService", "y", Some(bound));
-    assert!(mesh.misses);
+    assert!(mesh.misses());
     // What is kept is there.
     mesh.lead("web", "v2");
     mesh.rule("web", "web", &[], nothing());
     mesh.edit("VirtualService", "z", Some(more));
-    assert!(!mesh.misses);
+    assert!(!mesh.misses());
+}
+
+/// So that gateways know a subset before anybody is led there.
+#[test]
+fn what_rules_to_come_have_is_in_force_ahead_of_them() {
+    let mut mesh = Edited::new();
+    mesh.rule("web", "web", &["v1"], nothing());
+    mesh.lead("web", "v1");
+    let rule = |subsets: Value| Some(json!({ "host": "web", "subsets": subsets }));
+    let lead = |subset: &str| {
+        let to = json!([{ "destination": { "host": "web", "subset": subset } }]);
+        Some(json!({ "hosts": ["x"], "http": [{ "route": to }] }))
+    };
+    // Both are heard of at once.
+    mesh.said("DestinationRule", "web", rule(json!([{ "name": "v2" }, { "name": "v3" }])));
+    let then = mesh.said("VirtualService", "x", lead("v2")).expect("it differs");
+    let missed = mesh.kept.missed(&then, target);
+    assert!(!missed.is_unknown && !missed.is_unpublished);
+    assert_eq!(mesh.kept.put_ahead(missed), [HostPattern::Exact(HOST.into())].into());
+    assert_eq!(mesh.subsets(), ["v1", "v2*"]);
+    // It is waited for until a version has it.
+    assert!(mesh.kept.missed(&then, target).is_unpublished);
+    mesh.kept.published();
+    let missed = mesh.kept.missed(&then, target);
+    assert!(!missed.is_unknown && !missed.is_unpublished);
+    assert!(mesh.kept.put_ahead(missed).is_empty());
+    mesh.kept.take(then, target);
+    assert_eq!(mesh.subsets(), ["v1*", "v2", "v3"], "v1 was left a moment ago");
+
+    // One is heard of right behind the other.
+    let given = mesh.said("DestinationRule", "web", rule(json!([{ "name": "v4" }])));
+    mesh.kept.take(given.expect("it differs"), target);
+    let then = mesh.said("VirtualService", "x", lead("v4")).expect("it differs");
+    assert!(mesh.kept.missed(&then, target).is_unpublished);
+    mesh.kept.published();
+    assert!(!mesh.kept.missed(&then, target).is_unpublished);
 }
 
 #[test]

@@ -426,7 +426,12 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
         "it has no more time for that"
     );
     let both = json!([{ "name": "v1" }, { "name": "v2" }]);
-    mesh.put("DestinationRule", "a", rule(both)).expect("it differs");
+    let seen = mesh.put("DestinationRule", "a", rule(both)).expect("it differs");
+    assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
+    assert_eq!(led(&mesh), ["v1"], "the subset goes ahead");
+    mesh.mesh.expire(start);
+    let seen = mesh.seen().expect("it differs");
+    assert!(seen.values().all(|seen| !seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
     assert_eq!(led(&mesh), ["v2"]);
     assert_eq!(
         mesh.before.traffic.destination_rules.of("b.shop.svc.cluster.local").is_empty(),
