@@ -61,21 +61,25 @@ impl Rope {
             self.put_slice(&bytes[range]);
             return;
         }
-        self.length += range.len();
-        self.shared.push_back((self.text.len(), bytes.slice(range)));
+        self.put_handle(bytes.slice(range));
     }
 
     /// Moves its first bytes, `count` of them or all, to the end of another.
     pub fn move_to(&mut self, count: usize, to: &mut Self) {
         self.take(count, |piece| match piece {
             RopePiece::Text(text) => to.put_slice(text),
-            RopePiece::Shared(bytes) => to.put_shared(&bytes),
+            RopePiece::Shared(bytes) if bytes.len() < SHARED_MIN => to.put_slice(&bytes),
+            RopePiece::Shared(bytes) => to.put_handle(bytes),
         });
     }
 
     /// Drops its first bytes, `count` of them or all. An empty rope keeps no memory.
     pub fn drop_first(&mut self, count: usize) {
-        self.take(count, |_| {});
+        if count >= self.length {
+            *self = Self::default();
+        } else {
+            self.take(count, |_| {});
+        }
     }
 
     /// Its first pieces, for one write; returns how many.
@@ -93,6 +97,13 @@ impl Rope {
         let mut whole = Vec::with_capacity(self.length);
         self.all().for_each(|piece| whole.extend_from_slice(piece));
         whole.into()
+    }
+
+    /// Writes bytes that others have as well, by a handle of its own: how many there are of these, which other threads
+    /// count at the same time, stays as it is.
+    fn put_handle(&mut self, bytes: Bytes) {
+        self.length += bytes.len();
+        self.shared.push_back((self.text.len(), bytes));
     }
 
     /// What it holds, in order; no piece is empty.
@@ -119,14 +130,14 @@ impl Rope {
                 self.taken += text.len();
                 count -= text.len();
                 to(RopePiece::Text(text));
-            } else if let Some((_, bytes)) = self.shared.front_mut() {
-                let piece = bytes.split_to(count.min(bytes.len()));
-                if bytes.is_empty() {
-                    self.shared.pop_front();
-                }
-                count -= piece.len();
-                to(RopePiece::Shared(piece));
+                continue;
             }
+            let Some((at, mut piece)) = self.shared.pop_front() else { break };
+            if piece.len() > count {
+                self.shared.push_front((at, piece.split_off(count)));
+            }
+            count -= piece.len();
+            to(RopePiece::Shared(piece));
         }
         if self.length == 0 {
             *self = Self::default();
@@ -198,7 +209,7 @@ mod tests {
 
     #[test]
     fn large_bodies_are_not_copied() {
-        let shared = Bytes::from(vec![7; SHARED_MIN]);
+        let shared = Bytes::from(vec![7; 2 * SHARED_MIN]);
         let mut rope = Rope::default();
         rope.put_slice(b"head");
         rope.put_shared(&shared);
@@ -206,5 +217,14 @@ mod tests {
         let mut slices = [IoSlice::new(&[])];
         assert_eq!(rope.pieces(&mut slices), 1);
         assert_eq!(slices[0].as_ptr(), shared.as_ptr());
+        // Nor when they are moved, but for an end that is too short to be pointed at.
+        let mut moved = Rope::default();
+        rope.put_shared(&shared);
+        rope.move_to(4 * SHARED_MIN - 1, &mut moved);
+        assert_eq!(moved.text.len(), 0);
+        assert!(moved.shared.iter().all(|(_, bytes)| bytes.as_ptr() == shared.as_ptr()));
+        rope.move_to(1, &mut moved);
+        assert!(rope.is_empty());
+        assert_eq!((moved.len(), moved.text.len()), (4 * SHARED_MIN, 1));
     }
 }
