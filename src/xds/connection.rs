@@ -59,10 +59,8 @@ const PING_LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// How long a connection that ends may take to say so.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-/// How often the output is filled again before other connections get their turn: 240 KiB.
-const ROUNDS_MAX: usize = 5;
-/// What TLS keeps of what the socket has not taken: three records, which leave in one write.
-const TLS_BUFFER: usize = 48 << 10;
+/// How often the output is filled again before other connections get their turn: 248 KiB.
+const ROUNDS_MAX: usize = 4;
 
 const DELTA_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -151,7 +149,7 @@ impl AcceptedConnection {
             .accept(socket)
             .await
             .map_err(|error: io::Error| tls::failure(&error))?;
-        stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+        stream.get_mut().1.set_buffer_limit(Some(http2::WRITE_MAX));
         let peer = tls::peer(stream.get_ref().1).map_err(|error| error.to_string())?;
         let line = ConnectionShared::new(self.address, peer.map(Arc::new), believed);
         Ok((Box::new(stream), line))

@@ -28,9 +28,12 @@ mod rope;
 
 /// What is read at once: a record of TLS.
 const READ_MAX: usize = 16 << 10;
-/// What is handed to the socket at once, in pieces: enough for three records of TLS from upstream clusters, each
-/// of which is two.
-const PIECES_MAX: usize = 128;
+/// What is handed to the stream at once, and what it therefore holds of a peer that reads nothing: four records of TLS, which
+/// together are as much as Linux passes on in one piece, on loopback and to a card that cuts packets for itself (64 KiB
+/// less heads, in whole packets: 64,260 bytes by IPv6). What is a little longer is two pieces, each with its own way.
+pub const WRITE_MAX: usize = 62 << 10;
+/// The same in pieces: enough where it is upstream clusters, each of which is two.
+const PIECES_MAX: usize = 168;
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -291,8 +294,10 @@ pub fn fuzz(bytes: &[u8]) -> bool {
 mod tests {
     use std::time::Duration;
 
+    use bytes::Bytes;
     use tokio::io::{AsyncReadExt, BufWriter};
 
+    use super::frame::{FrameHead, PREFACE, flag, kind, setting};
     use super::*;
 
     #[tokio::test]
@@ -311,6 +316,84 @@ mod tests {
             read = tokio::time::timeout(Duration::from_secs(5), theirs.read_exact(&mut hello)) => {
                 read.expect("in time").expect("all of it");
             }
+        }
+    }
+
+    /// Takes whatever it is given, and notes how much at once.
+    #[derive(Default)]
+    struct Taking(Vec<usize>);
+
+    impl AsyncRead for Taking {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Taking {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            slices: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            let length = slices.iter().map(|slice| slice.len()).sum();
+            self.0.push(length);
+            Poll::Ready(Ok(length))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn much_leaves_in_writes_as_large_as_may_be_whatever_pieces_it_is_of() {
+        let window = (1_u32 << 20).to_be_bytes();
+        let setting = [&setting::INITIAL_WINDOW_SIZE.to_be_bytes()[..], &window].concat();
+        let mut hello = Rope::default();
+        hello.put_slice(PREFACE);
+        FrameHead::put_frame(kind::SETTINGS, 0, 0, &setting, &mut hello);
+        FrameHead::put_frame(kind::WINDOW_UPDATE, 0, 0, &window, &mut hello);
+        // `POST /`, as numbers of the table that everybody has.
+        let post = [0x80 | 3, 0x80 | 4, 0x80 | 7];
+        FrameHead::put_frame(kind::HEADERS, flag::END_HEADERS, 1, &post, &mut hello);
+        let hello = hello.into_bytes();
+        for (own, shared) in [(40, 800), (10, 20_000)] {
+            let mut served = Http2Connection::new(Taking::default());
+            served.shared.protocol().receive(&hello).expect("sound");
+            let (_request, mut call) = served.accept().expect("a call");
+            let shared = Bytes::from(vec![7; shared]);
+            let mut messages = Rope::default();
+            while messages.len() < 10 * WRITE_MAX {
+                messages.put_slice(&vec![0; own]);
+                messages.put_shared(&shared);
+            }
+            while !messages.is_empty() {
+                let Poll::Ready(room) = call.poll_room() else { panic!("all of it was taken") };
+                let count = room.expect("it goes on").min(messages.len());
+                call.send(&mut messages, count).expect("room");
+                poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await.expect("sent");
+            }
+            let (_rest, whole) = served.stream.0.split_last().expect("writes");
+            assert!(
+                whole.len() >= 10 && whole.iter().all(|length| *length == WRITE_MAX),
+                "{whole:?}"
+            );
         }
     }
 

@@ -12,6 +12,7 @@ use super::frame::{
     ErrorCode, FrameHead, PAYLOAD_MAX, PREFACE, flag, kind, number, setting, unpadded,
 };
 use super::hpack::{self, HeaderDecoder, HeaderField};
+use crate::WRITE_MAX;
 use crate::rope::Rope;
 
 /// Calls at once on one connection.
@@ -25,9 +26,9 @@ const WINDOW: u32 = 1 << 20;
 /// The windows that both sides begin with (section 6.9.2).
 const FIRST_WINDOW: u32 = 0xffff;
 const WINDOW_MAX: i64 = i32::MAX as i64;
-/// What waits for the socket before no more is taken, of answers or of what the peer says: three records of
-/// TLS, less the heads of the frames in them.
-const OUTPUT_MAX: usize = (48 << 10) - 4 * 9;
+/// What waits for the socket before no more is taken, of answers or of what the peer says: [`WRITE_MAX`], less the
+/// heads of the frames in it.
+const OUTPUT_MAX: usize = WRITE_MAX - 4 * 9;
 /// How often a peer may do what costs us and says nothing, such as to call and hang up.
 const STRIKES_MAX: u32 = 1000;
 /// A block of headers comes in no more pieces.
