@@ -406,7 +406,7 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
         json!({ "hosts": ["a"], "http": [{ "route": to }] })
     };
     let v1 = json!([{ "name": "v1" }]);
-    mesh.put("DestinationRule", "a", rule(v1.clone()));
+    mesh.put("DestinationRule", "a", rule(v1));
     mesh.edit("1", to("v1")).expect("it is new");
     let led = |mesh: &Edited| {
         let all = mesh.before.traffic.virtual_services.all();
@@ -433,10 +433,7 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     let seen = mesh.seen().expect("it differs");
     assert!(seen.values().all(|seen| !seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
     assert_eq!(led(&mesh), ["v2"]);
-    assert_eq!(
-        mesh.before.traffic.destination_rules.of("b.shop.svc.cluster.local").is_empty(),
-        false
-    );
+    assert!(!mesh.before.traffic.destination_rules.of("b.shop.svc.cluster.local").is_empty());
 
     // It doesn't come. Then nobody waits for the next one that doesn't, for a time.
     assert_eq!(mesh.edit("3", to("v3")), None);
