@@ -75,7 +75,7 @@ pub(super) struct RulesInUse {
     kept: KeptSubsets,
     /// What objects say that is not in force yet.
     awaiting: Option<AwaitingRules>,
-    /// Until when nothing is waited for: it was in vain a moment ago.
+    /// Until when what no object has is not waited for: it was in vain a moment ago.
     waits_no_more_until: Option<Instant>,
     /// What waits for the next version.
     touched: TrafficChanges,
@@ -104,14 +104,13 @@ impl RulesInUse {
             until = before.until;
             update = before.update.followed_by(update);
         }
-        // Nobody has been given anything yet at the start.
-        let may_wait = self.definitions != 0 && self.waits_no_more_until.is_none();
         let target = |host: &Hostname| aliases.target(host).clone();
-        let missed = match may_wait {
-            true => self.kept.missed(&update.traffic, target),
-            false => MissedSubsets::default(),
+        let missed = match self.definitions {
+            // Nobody has been given anything yet.
+            0 => MissedSubsets::default(),
+            _ => self.kept.missed(&update.traffic, target),
         };
-        let is_unknown = missed.is_unknown;
+        let is_unknown = missed.is_unknown && self.waits_no_more_until.is_none();
         let waits = is_unknown || missed.is_unpublished;
         let ahead = self.kept.put_ahead(missed);
         if !waits && ahead.is_empty() {
@@ -165,7 +164,8 @@ impl RulesInUse {
             };
             gone.iter().for_each(|rule| causes.add(of(rule)));
         }
-        let awaiting = self.awaiting.as_ref().and_then(|one| one.until);
+        let awaiting = self.awaiting.as_ref().filter(|one| one.is_unknown);
+        let awaiting = awaiting.and_then(|one| one.until);
         [self.kept.due(), awaiting, self.waits_no_more_until].into_iter().flatten().min()
     }
 
