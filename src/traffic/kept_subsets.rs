@@ -1,10 +1,12 @@
-//! Subsets that are gone from their DestinationRules while routes still lead to them.
+//! Subsets that are in force otherwise than objects say: gone while routes still lead to them, or to come ahead of these.
 //!
 //! Whoever takes a subset away before the route to it, or a moment after, would have requests fail in between: a proxy
 //! answers 503 where the upstream cluster of a route is gone. So such a subset stays in force until no rule leads to
 //! it, for [`KEPT_FOR`] at most. It stays for [`LEFT_FOR`] more: proxies and the gateways of other networks follow each in their own
 //! time, and a request that is still on its way may look for another endpoint. (docs/reference/traffic.md, "Subsets".) A rule
 //! that has gone whole stays for the sake of its subsets, with its policy, since that says how they are spoken to.
+//! A subset that is new is in force one version ahead of what leads to it, so that proxies have it by then
+//! (docs/decisions/0055-subsets-that-come-and-go.md).
 //! Owned by the event loop: what objects say is known without it. Pure: time is passed in.
 
 use std::collections::{BTreeMap, BTreeSet};
