@@ -8,7 +8,8 @@ use crate::push::scope::Wildcard;
 use crate::timeline::{Delivery, Receipt};
 
 impl Changes {
-    /// What a stream owes that is sent it, and that stands there: routers that take in otherwise than before are awaited.
+    /// What a stream owes that is sent it, and that stands there: east-west gateways that take in otherwise than before are awaited.
+    /// Ingress gateways look at everything where their Gateways or rules change, and lead nobody from another network on.
     pub(super) fn receipt(
         &self,
         delivery: &Arc<Delivery>,
@@ -17,7 +18,7 @@ impl Changes {
     ) -> Receipt {
         let is_router = stand.is_some_and(|stand| stand.proxy.kind == ProxyType::Router);
         let seen = if is_router { self.seen_by(stream, stand) } else { None };
-        if seen.is_some_and(|seen| seen.everything || seen.lists.contains(Wildcard::Listeners)) {
+        if seen.is_some_and(|seen| seen.lists.contains(Wildcard::Listeners)) {
             delivery.awaited_receipt()
         } else {
             delivery.receipt()
