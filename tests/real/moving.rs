@@ -77,16 +77,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
 fn start_other(world: &mut World, host: &Host) -> String {
     let (name, ip, address) = OTHER;
     world.apiservers["b"].apply(&[other_pod()]);
-    let proxy = Proxy {
-        cluster: "b",
-        kind: "router",
-        namespace: SYSTEM,
-        name,
-        service_account: "eastwest",
-        app: "eastwest",
-        ip,
-        protocol: "delta",
-    };
+    let proxy = Proxy::gateway("b", name, ip);
     let netns: Rc<Netns> = world.topology.gateway_at("b", name, ip, address);
     world.start_proxy(host, &host.envoy, &proxy, netns);
     let key = format!("b/{name}");

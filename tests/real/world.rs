@@ -85,6 +85,20 @@ pub(crate) struct Proxy<'a> {
 }
 
 impl<'a> Proxy<'a> {
+    /// An east-west gateway.
+    pub(crate) fn gateway(cluster: &'a str, name: &'a str, ip: &'a str) -> Self {
+        Self {
+            cluster,
+            kind: "router",
+            namespace: SYSTEM,
+            name,
+            service_account: "eastwest",
+            app: "eastwest",
+            ip,
+            protocol: "delta",
+        }
+    }
+
     /// The sidecar of a pod of an application, which has the application's account.
     pub(crate) fn sidecar(cluster: &'a str, name: &'a str, app: &'a str, ip: &'a str) -> Self {
         Self {
@@ -150,16 +164,7 @@ impl World {
     fn start_pods(&mut self, host: &Host) {
         for (cluster, pods) in ECHO_PODS {
             let gateway = self.topology.gateway(cluster);
-            let proxy = Proxy {
-                cluster,
-                kind: "router",
-                namespace: SYSTEM,
-                name: "eastwest-1",
-                service_account: "eastwest",
-                app: "eastwest",
-                ip: GATEWAY_POD_ADDRESS,
-                protocol: "delta",
-            };
+            let proxy = Proxy::gateway(cluster, "eastwest-1", GATEWAY_POD_ADDRESS);
             self.start_proxy(host, &host.envoy, &proxy, gateway);
             for (name, ip) in pods {
                 self.start_sidecar(host, cluster, name, "echo", ip, "delta");

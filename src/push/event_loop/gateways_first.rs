@@ -1,7 +1,7 @@
 //! Gateways first: routes to what only another network has come once that network's gateway knows it.
 //!
 //! Each proxy follows a version in its own time, so a client might be led to a subset, or to a service, whose SNI the gateway on the way
-//! doesn't know yet: its requests would fail. So where a version changes what routers take in, the next one that changes more
+//! doesn't know yet: its requests would fail. So where a version changes what east-west gateways take in, the next one that changes more
 //! than endpoints waits for their answers. What is sent of the first (upstream clusters, assignments, the gateways' own listeners) leads
 //! nobody anywhere without the second. For [`ANSWERS_LIMIT`] at most; after a wait in vain nothing waits for [`IN_VAIN_FOR`], so that
 //! a gateway that doesn't answer delays others' changes once. (docs/decisions/0055-subsets-that-come-and-go.md)
