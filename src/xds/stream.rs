@@ -33,7 +33,7 @@ use super::admission::{self, AdmissionRefusal, Admitted, admit};
 use super::budgets::{Charge, OverBudget, Refused, StreamAccount};
 use super::connections::{ConnectionEntry, lock};
 use super::debug_types;
-use super::generate::{Cache, ProxyConfig};
+use super::generate::{Cache, HeldRoutes, ProxyConfig};
 use super::grpc::{GrpcMessage, Requests};
 use super::names::OutboundName;
 use super::node;
@@ -134,6 +134,7 @@ struct AdmittedStream {
     made_up: HashSet<(ResourceType, Arc<str>), SecretHasher>,
     /// Which configuration it is served, where that isn't the one for all.
     side: Option<Side>,
+    routes: HeldRoutes,
 }
 
 impl AdmittedStream {
@@ -144,7 +145,8 @@ impl AdmittedStream {
         cache: &'a Cache,
     ) -> ProxyConfig<'a> {
         let (network, whereabouts) = self.entry.connection().place();
-        ProxyConfig::new(context, &self.proxy, network, cache).at(whereabouts).with_hosts_apart()
+        let made = ProxyConfig::new(context, &self.proxy, network, cache).at(whereabouts);
+        made.with_hosts_apart().holding(&self.routes)
     }
 
     /// Says where it stands. That changes with what it hears of wherever it stands:
@@ -190,6 +192,7 @@ impl AdmittedStream {
                 self.made_up.insert(one);
             }
         }
+        self.routes.let_go(&routes.dropped);
         self.account.set(charge)
     }
 
@@ -632,6 +635,7 @@ impl Stream {
             account,
             made_up: HashSet::default(),
             side: None,
+            routes: HeldRoutes::default(),
         };
         stream.change_sides(&self.shared, &lock(&self.session));
         let context = context_of(&self.shared, stream.side.as_ref()).unwrap_or(context);

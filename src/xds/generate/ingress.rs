@@ -61,8 +61,11 @@ impl<'a> IngressOutline<'a> {
 
     /// The services that requests and connections may go to.
     pub(super) fn destinations(&self) -> BTreeSet<&'a Hostname> {
-        let all = self.served().flat_map(|routed| routed.destinations());
-        all.map(|to| self.context.target(&to.host, self.namespace)).collect()
+        let all = self.served().flat_map(|routed| routed.destinations()).map(|to| &to.host);
+        // Most rules of an object lead to where the one before does, and there may be very many.
+        let mut last = None;
+        let all = all.filter(|host| last.replace(*host) != Some(*host));
+        all.map(|host| self.context.target(host, self.namespace)).collect()
     }
 
     /// Whether any of them is one of these.

@@ -45,6 +45,7 @@ pub(in crate::xds::generate) use self::encoding::{
 };
 use self::ingress::IngressOutline;
 use self::library::LibraryConfig;
+pub use self::rds::HeldRoutes;
 use self::spans::SpanReport;
 pub use self::walk::{
     LostRule, ProbedRequest, RequestDestination, RequestDirection, RequestWalk, RuleName,
@@ -75,6 +76,8 @@ pub struct ProxyConfig<'a> {
     hosts_apart: bool,
     /// The route of such a proxy that was made last: it is asked for twice, with its hosts and without.
     last_whole: Option<Arc<Resource>>,
+    /// Where pieces of a router's routes are held until these are made again.
+    held_routes: Option<&'a HeldRoutes>,
 }
 
 impl<'a> ProxyConfig<'a> {
@@ -88,7 +91,21 @@ impl<'a> ProxyConfig<'a> {
         let east_west_port = cache.east_west_port(context, proxy);
         let role = if east_west_port.is_some() { Role::Gateway } else { Role::Client };
         let view = ViewKey::of(proxy, network, role).selected(context.selection(proxy));
-        Self { context, proxy, view, east_west_port, cache, hosts_apart: false, last_whole: None }
+        Self {
+            context,
+            proxy,
+            view,
+            east_west_port,
+            cache,
+            hosts_apart: false,
+            last_whole: None,
+            held_routes: None,
+        }
+    }
+
+    /// The same for who asks again and again: what a router's routes are made of stays in the cache as long as it is held there.
+    pub(super) fn holding(self, held: &'a HeldRoutes) -> Self {
+        Self { held_routes: Some(held), ..self }
     }
 
     /// The same, of a proxy that is known to be there.
@@ -331,7 +348,11 @@ impl<'a> ProxyConfig<'a> {
         let servers = ingress::servers_of(&ingress.ports, name)?;
         let class = self.common().class(&self.view);
         let kept = (&self.cache.chunks, &self.cache.route_lists);
-        Some(rds::of_servers(&ingress, &class, name, servers, kept))
+        let (routes, parts) = rds::of_servers(&ingress, &class, name, servers, kept);
+        if let Some(held) = self.held_routes {
+            held.hold(name, parts);
+        }
+        Some(routes)
     }
 
     /// Of a virtual host of such routes, the object and the rule of each route, in their order.

@@ -27,6 +27,7 @@ use strait_proto::envoy::google::protobuf::UInt32Value;
 
 pub(super) use self::base::RouteBase;
 pub(super) use self::contenders::{Contenders, RouteCaller, contenders};
+pub use self::ingress::HeldRoutes;
 pub(super) use self::ingress::{of_servers, rules_at};
 pub(super) use self::lists::{RouteLists, of_library, unnumbered_port, unruled};
 pub(super) use self::proxied::{of_proxy, proxy_port, proxy_route_name};

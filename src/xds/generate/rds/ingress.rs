@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use prost::Message;
@@ -20,10 +20,36 @@ use crate::traffic::gateways::{GatewayPort, PlacedServer};
 use crate::traffic::route::HttpRule;
 use crate::traffic::virtual_services::RoutedService;
 use crate::xds::body::ResourceBody;
-use crate::xds::generate::chunks::{Chunks, digest};
+use crate::xds::generate::chunks::{Chunks, FragmentChunk, digest};
 use crate::xds::generate::class::Class;
 use crate::xds::generate::ingress::IngressOutline;
 use crate::xds::resource::Resource;
+
+/// What the routes of a router were last made of, by their names. The cache lets go of what nobody holds; of what is held here
+/// an edit of one rule, whenever it comes, makes that rule's routes alone.
+#[derive(Debug, Default)]
+pub struct HeldRoutes(Mutex<BTreeMap<Arc<str>, RouteParts>>);
+
+impl HeldRoutes {
+    /// Holds what routes of that name were made of, in the place of what they were made of before.
+    pub(in crate::xds::generate) fn hold(&self, name: &str, parts: RouteParts) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(all.insert(name.into(), parts));
+    }
+
+    /// Lets go of what the routes of these names were made of.
+    pub(in crate::xds) fn let_go(&self, names: &[Arc<str>]) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.iter().for_each(|name| drop(all.remove(name)));
+    }
+}
+
+/// What routes are made of.
+#[derive(Debug)]
+pub(in crate::xds::generate) struct RouteParts {
+    _lists: Box<[Arc<RouteList>]>,
+    _chunks: Arc<[Arc<FragmentChunk>]>,
+}
 
 /// What becomes of a host.
 #[derive(Default)]
@@ -91,7 +117,7 @@ pub(in crate::xds::generate) fn of_servers(
     name: &str,
     (port, servers): (&GatewayPort<'_>, Vec<&PlacedServer<'_>>),
     (chunks, lists): (&Chunks, &RouteLists),
-) -> Resource {
+) -> (Resource, RouteParts) {
     let hosts = served_hosts(ingress, class, &servers, lists);
     let mut routes = route::RouteConfiguration {
         name: name.into(),
@@ -115,7 +141,10 @@ pub(in crate::xds::generate) fn of_servers(
     let digests = std::iter::once(digest(&head)).chain(digests);
     let runs = chunks.iter().map(|chunk| chunk.bytes().clone());
     let runs: Arc<[Bytes]> = std::iter::once(head).chain(runs).collect();
-    Resource::of_parts(name, digests, ResourceBody::edited(runs, Vec::new(), Vec::new()))
+    let body = ResourceBody::edited(runs, Vec::new(), Vec::new());
+    let resource = Resource::of_parts(name, digests, body);
+    let lists = hosts.values().flat_map(|host| &host.lists).map(|one| Arc::clone(&one.list));
+    (resource, RouteParts { _lists: lists.collect(), _chunks: chunks })
 }
 
 /// Of a virtual host of these servers' routes, the object and the rule of each route, in their order.

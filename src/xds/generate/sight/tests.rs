@@ -40,7 +40,7 @@ use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChang
 use crate::traffic::TrafficIndex;
 use crate::xds::generate::class::{Class, class_of};
 use crate::xds::generate::common::SharedResources;
-use crate::xds::generate::{ProxyConfig, nds, rds};
+use crate::xds::generate::{HeldRoutes, ProxyConfig, nds, rds};
 use crate::xds::names::OutboundName;
 use crate::xds::resource::{ResourceSource, ResourceType, Version};
 

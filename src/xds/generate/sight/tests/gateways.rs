@@ -81,3 +81,43 @@ fn a_router_hears_of_what_its_gateways_and_their_rules_come_to_and_of_nothing_el
     assert_eq!(mesh.put("Gateway", "gw", gateway("other", 81)), [true, true]);
     assert_eq!(mesh.put("VirtualService", "one", rule(&["gw"], "b")), [false, true]);
 }
+
+#[test]
+fn what_a_routers_routes_are_made_of_stays_as_long_as_its_stream_holds_it() {
+    let mut mesh = EditedGateways::new();
+    let server =
+        json!({ "port": { "number": 80, "protocol": "HTTP", "name": "http" }, "hosts": ["*"] });
+    mesh.put("Gateway", "gw", json!({ "selector": { "app": "public" }, "servers": [server] }));
+    let rule = |number: u64, timeout: u64| {
+        let route = json!([{ "destination": { "host": "a" } }]);
+        let http = json!([{ "route": route, "timeout": format!("{timeout}s") }]);
+        json!({ "hosts": [format!("x-{number}.example")], "gateways": ["gw"], "http": http })
+    };
+    for number in 0..100 {
+        mesh.put("VirtualService", &format!("rule-{number}"), rule(number, 1));
+    }
+    let labels = [("app".into(), "public".into())].into_iter().collect();
+    let router = Proxy { kind: ProxyType::Router, labels, ..sidecar("public.edge", "east") };
+    let (held, route) = (HeldRoutes::default(), "http.80");
+    let make = |mesh: &EditedGateways| {
+        let config = ProxyConfig::new(&mesh.before, &router, "n1".into(), &mesh.kept);
+        config.holding(&held).one(ResourceType::Route, route).expect("always an answer")
+    };
+    let lists = |mesh: &EditedGateways| -> Vec<_> {
+        let all = mesh.kept.route_lists.entries.iter();
+        all.map(|entry| Arc::as_ptr(&entry.1)).collect()
+    };
+    make(&mesh);
+    let before = lists(&mesh);
+    assert_eq!(before.len(), 100);
+    mesh.kept.sweep(&mesh.before);
+    mesh.put("VirtualService", "rule-7", rule(7, 2));
+    make(&mesh);
+    let new = lists(&mesh).iter().filter(|one| !before.contains(one)).count();
+    assert_eq!(new, 1, "the routes of one rule are another");
+    mesh.kept.sweep(&mesh.before);
+    assert_eq!(lists(&mesh).len(), 100, "none of a rule that is no more");
+    held.let_go(&[route.into()]);
+    mesh.kept.sweep(&mesh.before);
+    assert_eq!(lists(&mesh).len(), 0);
+}
