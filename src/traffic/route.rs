@@ -517,6 +517,20 @@ impl SourceMatch {
             && self.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
             && self.labels.as_ref().is_none_or(|labels| selection.contains(labels))
     }
+
+    /// What of it doesn't fit where it [doesn't](Self::fits), in words.
+    pub fn misfit(&self, namespace: &Namespace, selection: &Selection) -> String {
+        match (&self.namespace, &self.labels) {
+            (Some(wanted), _) if wanted != namespace => {
+                format!("it is for clients of namespace {wanted}")
+            }
+            (_, Some(labels)) if !selection.contains(labels) => {
+                let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
+                format!("it is for clients with {}", labels.collect::<Vec<_>>().join(", "))
+            }
+            _ => format!("it is for gateways {}", self.gateways.join(", ")),
+        }
+    }
 }
 
 impl ConnectionMatch {

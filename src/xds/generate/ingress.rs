@@ -2,6 +2,8 @@
 //!
 //! Owns the outline alone. Listeners, routes and upstream clusters are made of it where those of sidecars are made.
 
+pub(super) mod bytes;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -98,8 +100,13 @@ pub(super) fn https_route_name(port: &GatewayPort<'_>, placed: &PlacedServer<'_>
     with_bind(format!("https.{}", server_name(placed)), port)
 }
 
+/// The name of the chain of a server whose TLS ends there, behind which are bytes.
+pub(super) fn tls_chain_name(placed: &PlacedServer<'_>) -> String {
+    format!("tls.{}", server_name(placed))
+}
+
 /// What tells a server from all others: its port, and the names of that and of its Gateway.
-pub(super) fn server_name(PlacedServer { gateway, server, .. }: &PlacedServer<'_>) -> String {
+fn server_name(PlacedServer { gateway, server, .. }: &PlacedServer<'_>) -> String {
     let meta = &gateway.meta;
     format!("{}.{}.{}.{}", server.port, server.port_name, meta.name, meta.namespace)
 }

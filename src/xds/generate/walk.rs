@@ -3,6 +3,8 @@
 //! Looks at the very resources that the proxy holds, as Envoy does: the listener of the address that the client means, a
 //! chain of it, a virtual host, a route. Of which rule a route was made, those functions say that make routes of rules.
 
+mod answer;
+mod bytes;
 mod fit;
 mod library;
 mod request;
@@ -13,7 +15,6 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use prost::Message;
-use serde::Serialize;
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -21,6 +22,9 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 
+use self::answer::BEHIND;
+pub use self::answer::{LostRule, RequestDestination, RequestWalk, RuleName};
+use self::bytes::ConnectionAtRouter;
 use self::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
 pub use self::request::ProbedRequest;
 use super::ProxyConfig;
@@ -28,50 +32,17 @@ use super::class::Class;
 use super::lds::{ConnectionRules, TrafficSettings, apart_name, normalization_of};
 use super::rds::{self, Contenders, RouteCaller};
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, ProxyType, Resolution};
-use crate::push::PushContext;
+use crate::model::{ProxyType, Resolution};
 use crate::push::addresses::{ListenAddresses, proxied_addresses};
 use crate::push::proxy::inbound_targets;
 use crate::traffic::HostPattern;
-use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite, RouteOrigin, RulePlace, TcpRule};
+use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite};
 use crate::traffic::virtual_services::RoutedService;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
 /// How many rules that lost are told of, at most.
 const LOST_MAX: usize = 100;
-
-/// The way of a request, as far as it goes.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RequestWalk {
-    /// The node id of the proxy.
-    pub proxy: String,
-    /// The listener that takes the connection.
-    pub listener: Option<String>,
-    /// The chain of it.
-    pub chain: Option<String>,
-    /// The table of routes.
-    pub route: Option<String>,
-    /// The virtual host in it.
-    pub virtual_host: Option<String>,
-    /// The rule that decides; `None` where none says anything.
-    pub rule: Option<RuleName>,
-    /// Rules and objects that don't, each with the reason.
-    pub lost: Vec<LostRule>,
-    /// Where the request goes.
-    pub destinations: Vec<RequestDestination>,
-    /// The status that the proxy answers by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub answer: Option<u32>,
-    /// Where it sends the client instead.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub location: Option<String>,
-    /// What becomes of it, in words.
-    pub outcome: String,
-    /// What else happens to it: faults, copies, another path.
-    pub notes: Vec<String>,
-}
 
 /// Who sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,96 +53,6 @@ pub enum RequestDirection {
     InByMtls,
     /// The same in plain text, or by TLS of its own.
     InAsItIs,
-}
-
-/// A rule of an object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RuleName {
-    /// The kind of the object.
-    pub kind: &'static str,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// The cluster whose own it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cluster: Option<String>,
-    /// The place of the rule in the object, from 0; `None` for the whole object.
-    pub index: Option<u32>,
-    /// Where that is: `spec.http[0]`.
-    pub path: String,
-    /// The rule that delegates to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub via: Option<Box<Self>>,
-}
-
-/// A rule that doesn't decide.
-#[derive(Debug, Serialize)]
-pub struct LostRule {
-    /// Which.
-    pub rule: RuleName,
-    /// Why not.
-    pub reason: String,
-}
-
-/// An upstream cluster that requests go to.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RequestDestination {
-    /// Its name.
-    pub cluster: String,
-    /// The subset of the service; empty for all of it.
-    pub subset: String,
-    /// Its share.
-    pub weight: u32,
-    /// How many endpoints the proxy is sent; `None` where it finds them by itself.
-    pub endpoints: Option<usize>,
-    /// Whether the proxy has such an upstream cluster.
-    pub known: bool,
-}
-
-impl RequestWalk {
-    /// Says of each rule whether it is of an object of the proxy's cluster's own.
-    pub fn name_clusters(&mut self, context: &PushContext, cluster: &ClusterId) {
-        if !context.own_traffic.contains_key(cluster) {
-            return;
-        }
-        let lost = self.lost.iter_mut().map(|lost| &mut lost.rule);
-        for rule in self.rule.iter_mut().chain(lost) {
-            let mut rule = Some(rule);
-            while let Some(one) = rule {
-                let is_own = context.is_own(cluster, one.kind, &one.namespace, &one.name);
-                one.cluster = is_own.then(|| cluster.to_string());
-                rule = one.via.as_deref_mut();
-            }
-        }
-    }
-}
-
-impl RuleName {
-    fn whole(origin: &RouteOrigin) -> Self {
-        Self {
-            kind: origin.object_kind(),
-            namespace: origin.namespace.to_string(),
-            name: origin.name.to_string(),
-            cluster: None,
-            index: None,
-            path: "spec".to_owned(),
-            via: None,
-        }
-    }
-
-    fn at(origin: &RouteOrigin, place: &RulePlace) -> Self {
-        Self { index: Some(place.index), path: origin.path_of(place), ..Self::whole(origin) }
-    }
-
-    fn of(routed: &RoutedService, place: &RulePlace) -> Self {
-        let root = &routed.http.origin;
-        let origin = place.of.as_deref().unwrap_or(root);
-        let via = place.via.map(|index| RulePlace { index, ..RulePlace::default() });
-        let via = via.map(|place| Box::new(Self::at(root, &place)));
-        Self { via, ..Self::at(origin, place) }
-    }
 }
 
 /// Notes which rule of those that several objects have for a host decides, and which don't. Returns the one that does.
@@ -191,7 +72,7 @@ fn served<'a>(
                 walk.rule = Some(name);
                 continue;
             }
-            (None, _) => "it fits as well, and stands behind the rule that decides".to_owned(),
+            (None, _) => BEHIND.to_owned(),
             (Some(reason), first) if first.is_none_or(|first| at < first) => reason.clone(),
             (Some(_), _) => continue,
         };
@@ -254,11 +135,19 @@ impl ProxyConfig<'_> {
                 return;
             }
         }
+        let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
         let ingress = self.ingress();
-        let found = if let Some(ingress) = &ingress {
-            let number = ingress.port_meant(request.port).map(|port| port.number);
-            let at = number.map(|number| format!("_{number}"));
-            at.and_then(|at| held().find(|one| one.name.ends_with(&at)))
+        let at_router = ingress.as_ref().and_then(|ingress| {
+            let port = ingress.port_meant(request.port)?;
+            let server_name = request.sni.as_deref().unwrap_or(&request.host);
+            let server_name = request.is_tls.then_some(server_name);
+            Some(ConnectionAtRouter { ingress, port, selection: &class.selection, server_name })
+        });
+        let found = if ingress.is_some() {
+            at_router.as_ref().and_then(|ConnectionAtRouter { port, .. }| {
+                let address = port.bind.map_or_else(|| any.to_owned(), |bind| bind.to_string());
+                named(&format!("{address}_{}", port.number))
+            })
         } else if is_gateway {
             held().next()
         } else if inbound {
@@ -269,7 +158,6 @@ impl ProxyConfig<'_> {
             let apart = target.and_then(|target| apart_name(target, self.proxy.interception));
             named(apart.as_deref().unwrap_or("virtualInbound"))
         } else {
-            let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
             let port = request.by_proxy.unwrap_or(request.port);
             let own = meant.address.filter(|_| request.by_proxy.is_none());
             let own = own.map(|address| format!("{address}_{port}"));
@@ -280,7 +168,11 @@ impl ProxyConfig<'_> {
             let listener = listener.or_else(|| named(&format!("{any}_{port}")));
             listener.or_else(|| named("virtualOutbound"))
         };
+        let judge = |chain: Option<&str>, walk: &mut RequestWalk| {
+            at_router.iter().for_each(|connection| connection.judged(chain, walk));
+        };
         let Some(found) = found else {
+            judge(None, walk);
             walk.outcome = "the proxy has no listener for it: the connection is refused".to_owned();
             return;
         };
@@ -308,6 +200,7 @@ impl ProxyConfig<'_> {
             }
         }
         let Some(chain) = chain_of(&listener, &connection) else {
+            judge(None, walk);
             walk.outcome = "no chain of the listener fits: the connection is closed".to_owned();
             return;
         };
@@ -320,6 +213,7 @@ impl ProxyConfig<'_> {
             if let Some(service) = meant.service.filter(|_| is_out) {
                 self.rule_of_connection(service, &class, &meant, request, &chain.name, walk);
             }
+            judge(Some(&chain.name), walk);
             return self.connected(proxy, walk);
         }
         let manager =
@@ -404,6 +298,12 @@ impl ProxyConfig<'_> {
             [one] if one.cluster == super::cds::PASSTHROUGH => {
                 "passed to the address that the client means, unseen"
             }
+            all if all.iter().all(|one| !one.known) => {
+                "the proxy has no such upstream cluster: the connection is closed"
+            }
+            all if all.iter().all(|one| one.endpoints == Some(0)) => {
+                "there is no endpoint to pass it on to: the connection is closed"
+            }
             _ => "bytes are passed on; requests in them are not looked at",
         }
         .to_owned();
@@ -424,11 +324,8 @@ impl ProxyConfig<'_> {
         let settings = TrafficSettings::of(&self.context.mesh);
         let rules = ConnectionRules { context: self.context, class, settings: &settings };
         let decided = rules.deciding(service.hostname(), port, meant.address, chain);
-        walk.rule = decided.map(|(routed, list, TcpRule { place, .. })| {
-            let origin = place.of.as_ref().unwrap_or(&routed.service.origin);
-            let path = origin.path_of_connections(list, place);
-            RuleName { index: Some(place.index), path, ..RuleName::whole(origin) }
-        });
+        walk.rule =
+            decided.map(|(routed, list, rule)| RuleName::of_connections(routed, list, rule));
     }
 
     /// Finds the virtual host and the route.
@@ -519,9 +416,7 @@ impl ProxyConfig<'_> {
                 match (misfit, decided) {
                     _ if !is_known => {}
                     (None, Some(first)) if first == at => found = Some(*rule),
-                    (None, _) => reasons.entry(*rule).or_default().push(
-                        "it fits as well, and stands behind the rule that decides".to_owned(),
-                    ),
+                    (None, _) => reasons.entry(*rule).or_default().push(BEHIND.to_owned()),
                     (Some(reason), first) if first.is_none_or(|first| at < first) => {
                         reasons.entry(*rule).or_default().push(reason.clone());
                     }

@@ -4,7 +4,6 @@
 //! chain for any other name: such a connection is closed.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSocket};
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -22,11 +21,10 @@ use crate::model::{ForwardedCertificate, GatewayTopology};
 use crate::traffic::HostPattern;
 use crate::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
-use crate::traffic::route::{ConnectionMatch, TcpRule};
-use crate::traffic::virtual_services::RoutedService;
 use crate::xds::generate::class::Class;
+use crate::xds::generate::ingress::bytes::BytesRule;
 use crate::xds::generate::ingress::{
-    IngressOutline, http_route_name, https_route_name, server_name,
+    IngressOutline, http_route_name, https_route_name, tls_chain_name,
 };
 use crate::xds::generate::rbac::AccessFilters;
 use crate::xds::generate::tls::{Secrets, of_server};
@@ -89,10 +87,7 @@ impl IngressListeners<'_> {
     /// have one name: Envoy refuses a listener whose chains match alike.
     fn in_tls(&self, port: &GatewayPort<'_>, listener: &str) -> Vec<listener::FilterChain> {
         let mut chains = Vec::new();
-        let ends = |one: &&PlacedServer<'_>| one.server.protocol != ServerProtocol::Passthrough;
-        let ending = port.tls.iter().filter(ends);
-        let mut taken: BTreeSet<HostPattern> =
-            ending.flat_map(|one| one.hosts.iter().map(|host| host.host.clone())).collect();
+        let mut unopened = self.ingress.unopened(port, &self.class.selection).into_iter();
         for placed in &port.tls {
             let name = || https_route_name(port, placed);
             match &placed.server.protocol {
@@ -103,7 +98,7 @@ impl IngressListeners<'_> {
                 }
                 ServerProtocol::Tls(tls) => {
                     if let Some(filter) = self.bytes(placed) {
-                        let name = format!("tls.{}", server_name(placed));
+                        let name = tls_chain_name(placed);
                         let socket =
                             self.socket(tls, &self.settings.istio.accepted(&ACCEPTED_ALPN));
                         let chain = self.guarded(self.ending(placed, name, socket, filter));
@@ -111,8 +106,12 @@ impl IngressListeners<'_> {
                     }
                 }
                 ServerProtocol::Passthrough => {
-                    let passed = self.unopened(placed, &mut taken);
-                    chains.extend(passed.into_iter().map(|chain| self.guarded(chain)));
+                    let passed = unopened.next().into_iter().flat_map(|(_, rules)| rules);
+                    chains.extend(passed.filter_map(|BytesRule { routed, rule, takes }| {
+                        let name = takes.ok()?.to_string();
+                        let chain = self.rules().named(&name, routed, rule, placed.server.port);
+                        Some(self.guarded(chain))
+                    }));
                 }
                 ServerProtocol::Http | ServerProtocol::Tcp | ServerProtocol::AutoPassthrough => {}
             }
@@ -157,53 +156,11 @@ impl IngressListeners<'_> {
         listener::FilterChain { filters, ..chain }
     }
 
-    /// The chains of a server that passes TLS on unopened: one for each name that rules take and no other chain has.
-    fn unopened(
-        &self,
-        placed: &PlacedServer<'_>,
-        taken: &mut BTreeSet<HostPattern>,
-    ) -> Vec<listener::FilterChain> {
-        let mut chains = Vec::new();
-        for routed in self.ingress.bound(placed) {
-            let namespace = &routed.service.meta.namespace;
-            for rule in &routed.service.tls {
-                let fitting = rule.matches.iter().filter(|one| self.takes(placed, one));
-                let names = fitting.flat_map(|one| &*one.server_names);
-                for name in names.filter_map(|name| HostPattern::parse(name, "", "").ok()) {
-                    let hosts = placed.hosts.iter().filter(|host| host.is_for(namespace));
-                    for common in hosts.filter_map(|host| name.narrower(&host.host)) {
-                        if taken.insert(common.clone()) {
-                            let (name, port) = (common.to_string(), placed.server.port);
-                            chains.push(self.rules().named(&name, routed, rule, port));
-                        }
-                    }
-                }
-            }
-        }
-        chains
-    }
-
     /// Where bytes go at a server: by the first rule that fits of what is bound to it.
     fn bytes(&self, placed: &PlacedServer<'_>) -> Option<listener::Filter> {
-        let every = [ConnectionMatch::default()];
-        let fits = |rule: &&TcpRule| {
-            let matches = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
-            matches.iter().any(|one| self.takes(placed, one))
-        };
-        let mut bound = self.ingress.bound(placed);
-        bound.find_map(|routed: &Arc<RoutedService>| {
-            if placed.hosts_of(&routed.service).is_empty() {
-                return None;
-            }
-            let rule = routed.service.tcp.iter().find(fits)?;
-            Some(self.rules().filter(routed, rule, placed.server.port))
-        })
-    }
-
-    fn takes(&self, placed: &PlacedServer<'_>, one: &ConnectionMatch) -> bool {
-        let Class { selection, .. } = self.class;
-        one.port.is_none_or(|port| port == placed.server.port)
-            && one.source.fits(&placed.gateway.name, self.ingress.namespace, selection)
+        let mut rules = self.ingress.opened(placed, &self.class.selection);
+        let BytesRule { routed, rule, .. } = rules.find(|one| one.takes.is_ok())?;
+        Some(self.rules().filter(routed, rule, placed.server.port))
     }
 
     fn rules(&self) -> ConnectionRules<'_> {

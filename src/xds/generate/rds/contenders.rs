@@ -144,16 +144,7 @@ impl Contenders<'_> {
                 return is_never
                     .then(|| "no call fits it: a call is a POST without a query".to_owned());
             }
-            Some(match (&source.namespace, &source.labels) {
-                (Some(wanted), _) if wanted != namespace => {
-                    format!("it is for clients of namespace {wanted}")
-                }
-                (_, Some(labels)) if !selection.contains(labels) => {
-                    let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
-                    format!("it is for clients with {}", labels.collect::<Vec<_>>().join(", "))
-                }
-                _ => format!("it is for gateways {}", source.gateways.join(", ")),
-            })
+            Some(source.misfit(namespace, selection))
         };
         let reasons: Option<Vec<String>> = rule.matches.iter().map(reason).collect();
         match reasons {

@@ -1,0 +1,122 @@
+//! Which rules lead connections at a router: what chains are made of, and what is said to who asks for the way of one.
+//! (docs/reference/traffic.md, "TCP and TLS routes".)
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+
+use super::IngressOutline;
+use crate::traffic::HostPattern;
+use crate::traffic::gateway::ServerProtocol;
+use crate::traffic::gateways::{GatewayPort, PlacedServer};
+use crate::traffic::route::{ConnectionMatch, TcpRule};
+use crate::traffic::selection::Selection;
+use crate::traffic::virtual_services::RoutedService;
+
+/// A match of a rule at a server that takes bytes, and what it takes there.
+pub(in crate::xds::generate) struct BytesRule<'a, T> {
+    pub(in crate::xds::generate) routed: &'a Arc<RoutedService>,
+    pub(in crate::xds::generate) rule: &'a TcpRule,
+    pub(in crate::xds::generate) takes: Result<T, BytesMisfit<'a>>,
+}
+
+/// Why a match of a rule takes nothing at a server.
+pub(in crate::xds::generate) enum BytesMisfit<'a> {
+    /// The server has no host of the object's.
+    Hosts,
+    /// It is for another port, or for others than this router.
+    Match(&'a ConnectionMatch),
+    /// The server has no host that meets a name of it.
+    Name(&'a str),
+    /// A server or a rule before it has the name.
+    Taken(HostPattern),
+}
+
+impl<'a> IngressOutline<'a> {
+    /// The rules for connections that a server opens, or that need no opening, in the order in which they are asked. The first
+    /// that takes any takes all.
+    pub(in crate::xds::generate) fn opened<'s>(
+        &'s self,
+        placed: &'s PlacedServer<'_>,
+        selection: &'s Selection,
+    ) -> impl Iterator<Item = BytesRule<'a, ()>> + use<'a, 's> {
+        static EVERY: LazyLock<[ConnectionMatch; 1]> = LazyLock::new(Default::default);
+        self.bound(placed).flat_map(move |routed| {
+            let is_served = !placed.hosts_of(&routed.service).is_empty();
+            let tcp: &'a [TcpRule] = &routed.service.tcp;
+            let matches = tcp.iter().flat_map(|rule| {
+                let matches = if rule.matches.is_empty() { &EVERY[..] } else { &rule.matches };
+                matches.iter().map(move |one| (rule, one))
+            });
+            matches.map(move |(rule, one)| {
+                let takes = match self.takes(placed, selection, one) {
+                    _ if !is_served => Err(BytesMisfit::Hosts),
+                    true => Ok(()),
+                    false => Err(BytesMisfit::Match(one)),
+                };
+                BytesRule { routed, rule, takes }
+            })
+        })
+    }
+
+    /// The rules for connections in TLS that a port's servers pass on unopened, server by server in their order: each with a
+    /// name that clients give, which no other has.
+    pub(in crate::xds::generate) fn unopened<'p>(
+        &self,
+        port: &'p GatewayPort<'_>,
+        selection: &Selection,
+    ) -> Vec<(&'p PlacedServer<'p>, Vec<BytesRule<'a, HostPattern>>)> {
+        let passes = |one: &&PlacedServer<'_>| one.server.protocol == ServerProtocol::Passthrough;
+        let ending = port.tls.iter().filter(|one| !passes(one));
+        let mut taken: BTreeSet<HostPattern> =
+            ending.flat_map(|one| one.hosts.iter().map(|host| host.host.clone())).collect();
+        let passing = port.tls.iter().filter(passes);
+        passing.map(|placed| (placed, self.named(placed, selection, &mut taken))).collect()
+    }
+
+    fn named(
+        &self,
+        placed: &PlacedServer<'_>,
+        selection: &Selection,
+        taken: &mut BTreeSet<HostPattern>,
+    ) -> Vec<BytesRule<'a, HostPattern>> {
+        let mut found = Vec::new();
+        for routed in self.bound(placed) {
+            let namespace = &routed.service.meta.namespace;
+            let hosts: Vec<_> = placed.hosts.iter().filter(|host| host.is_for(namespace)).collect();
+            for rule in &routed.service.tls {
+                let mut push = |takes| found.push(BytesRule { routed, rule, takes });
+                for one in &rule.matches {
+                    if !self.takes(placed, selection, one) {
+                        push(Err(BytesMisfit::Match(one)));
+                        continue;
+                    }
+                    for text in &one.server_names {
+                        let Ok(name) = HostPattern::parse(text, "", "") else { continue };
+                        let mut common = hosts.iter().filter_map(|host| name.narrower(&host.host));
+                        let Some(first) = common.next() else {
+                            push(Err(BytesMisfit::Name(text)));
+                            continue;
+                        };
+                        for common in std::iter::once(first).chain(common) {
+                            push(match taken.insert(common.clone()) {
+                                true => Ok(common.clone()),
+                                false => Err(BytesMisfit::Taken(common.clone())),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn takes(
+        &self,
+        placed: &PlacedServer<'_>,
+        selection: &Selection,
+        one: &ConnectionMatch,
+    ) -> bool {
+        one.port.is_none_or(|port| port == placed.server.port)
+            && one.source.fits(&placed.gateway.name, self.namespace, selection)
+    }
+}

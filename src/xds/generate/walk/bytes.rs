@@ -1,0 +1,138 @@
+//! Which rule leads a connection at a router, and which don't.
+
+use super::answer::{BEHIND, LostRule, RequestWalk, RuleName};
+use crate::traffic::HostPattern;
+use crate::traffic::gateway::ServerProtocol;
+use crate::traffic::gateways::{GatewayPort, PlacedServer};
+use crate::traffic::route::TcpRule;
+use crate::traffic::selection::Selection;
+use crate::xds::generate::ingress::bytes::{BytesMisfit, BytesRule};
+use crate::xds::generate::ingress::{IngressOutline, tls_chain_name};
+
+/// The chain of bytes in plain text.
+const PLAIN_CHAIN: &str = "tcp";
+
+/// Rules that don't lead a connection, with what there is to say against each of their matches.
+#[derive(Default)]
+struct LostRules<'a>(Vec<(&'a TcpRule, RuleName, Vec<String>)>);
+
+impl<'a> LostRules<'a> {
+    fn push(&mut self, rule: &'a TcpRule, name: impl FnOnce() -> RuleName, reason: String) {
+        let known = self.0.iter_mut().find(|(known, ..)| std::ptr::eq(*known, rule));
+        match known {
+            Some((.., reasons)) if reason == BEHIND => *reasons = vec![reason],
+            Some((.., reasons)) if reasons.contains(&reason) || reasons[..] == [BEHIND] => {}
+            Some((.., reasons)) => reasons.push(reason),
+            None => self.0.push((rule, name(), vec![reason])),
+        }
+    }
+}
+
+/// A connection that arrives at a router's port.
+pub(super) struct ConnectionAtRouter<'a> {
+    pub(super) ingress: &'a IngressOutline<'a>,
+    pub(super) port: &'a GatewayPort<'a>,
+    pub(super) selection: &'a Selection,
+    /// The name that the client gives, where it begins TLS.
+    pub(super) server_name: Option<&'a str>,
+}
+
+impl ConnectionAtRouter<'_> {
+    /// Notes which rule leads it by a chain of bytes, or that none does, and why the others don't.
+    pub(super) fn judged(&self, chain: Option<&str>, walk: &mut RequestWalk) {
+        let mut lost = LostRules::default();
+        let mut winner = None;
+        for (placed, of_chain) in self.opening(chain) {
+            for BytesRule { routed, rule, takes } in self.ingress.opened(placed, self.selection) {
+                let name = || RuleName::of_connections(routed, "tcp", rule);
+                match (takes, winner) {
+                    (Ok(()), None) if of_chain => {
+                        winner = Some(rule);
+                        walk.rule = Some(name());
+                    }
+                    (Ok(()), Some(_)) => lost.push(rule, name, BEHIND.to_owned()),
+                    (Err(misfit), None) => lost.push(rule, name, self.reason(placed, &misfit)),
+                    _ => {}
+                }
+            }
+        }
+        let is_unopened = winner.is_none() && chain != Some(PLAIN_CHAIN);
+        let unopened = is_unopened.then(|| self.ingress.unopened(self.port, self.selection));
+        for (placed, rules) in unopened.into_iter().flatten() {
+            for BytesRule { routed, rule, takes } in rules {
+                let name = || RuleName::of_connections(routed, "tls", rule);
+                match takes {
+                    Ok(taken) if chain.is_some_and(|chain| taken.to_string() == *chain) => {
+                        winner = Some(rule);
+                        walk.rule = Some(name());
+                    }
+                    Ok(taken) => lost.push(rule, name, self.against(&taken)),
+                    Err(BytesMisfit::Taken(taken)) if !self.gives(&taken) => {
+                        lost.push(rule, name, self.against(&taken));
+                    }
+                    Err(BytesMisfit::Taken(taken)) if chain.is_none() => {
+                        lost.push(rule, name, format!("a server that ends TLS has {taken}"));
+                    }
+                    Err(misfit) => lost.push(rule, name, self.reason(placed, &misfit)),
+                }
+            }
+        }
+        let lost = lost.0.into_iter();
+        let lost =
+            lost.filter(|(rule, ..)| !winner.is_some_and(|winner| std::ptr::eq(winner, *rule)));
+        walk.lost.extend(
+            lost.map(|(_, rule, reasons)| LostRule { rule, reason: reasons.join("; or: ") }),
+        );
+    }
+
+    /// The servers in whose chain it may be, with whether it is: those that open it where it begins TLS, else that of plain text.
+    fn opening(&self, chain: Option<&str>) -> Vec<(&PlacedServer<'_>, bool)> {
+        let plain = self.port.tcp.iter().filter(|_| chain.is_none_or(|one| one == PLAIN_CHAIN));
+        let opens = |one: &&PlacedServer<'_>| {
+            matches!(one.server.protocol, ServerProtocol::Tls(_))
+                && match chain {
+                    Some(chain) => tls_chain_name(one) == chain,
+                    None => one.hosts.iter().any(|host| self.gives(&host.host)),
+                }
+        };
+        plain.chain(self.port.tls.iter().filter(opens)).map(|one| (one, chain.is_some())).collect()
+    }
+
+    fn gives(&self, pattern: &HostPattern) -> bool {
+        match self.server_name {
+            Some(name) => pattern.matches(name),
+            None => *pattern == HostPattern::all(),
+        }
+    }
+
+    /// What is to be said against a chain that the connection isn't in.
+    fn against(&self, taken: &HostPattern) -> String {
+        match self.server_name {
+            None => format!("it is for TLS that begins with the name {taken}"),
+            Some(name) if taken.matches(name) => {
+                format!("{name} fits another name better than its {taken}")
+            }
+            Some(name) => format!("the name {name} is not {taken}"),
+        }
+    }
+
+    fn reason(&self, placed: &PlacedServer<'_>, misfit: &BytesMisfit<'_>) -> String {
+        let (server, gateway) = (placed.server, &placed.gateway.name);
+        match misfit {
+            BytesMisfit::Hosts => {
+                format!(
+                    "port {} of Gateway {gateway} has no host of it for its namespace",
+                    server.port
+                )
+            }
+            BytesMisfit::Match(one) => match one.port.filter(|port| *port != server.port) {
+                Some(port) => format!("it is for port {port}"),
+                None => one.source.misfit(self.ingress.namespace, self.selection),
+            },
+            BytesMisfit::Name(name) => {
+                format!("port {} of Gateway {gateway} has no host that meets {name}", server.port)
+            }
+            BytesMisfit::Taken(_) => BEHIND.to_owned(),
+        }
+    }
+}
