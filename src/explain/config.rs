@@ -20,7 +20,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use self::clients::{Audience, ClientGroups};
+use self::clients::{Audience, ClientGroups, RouterGroup};
 pub use self::gateways::CredentialFault;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
@@ -126,6 +126,8 @@ pub struct ConfigView<'a> {
     services_known: bool,
     /// Where it isn't, what would have to be there.
     unknown: RefCell<BTreeSet<String>>,
+    /// The routers among the clients.
+    routers: OnceCell<Vec<RouterGroup<'a>>>,
     /// By workloads that entries describe, the services that have them.
     workloads: OnceCell<BTreeMap<WorkloadKey, BTreeSet<Hostname>>>,
     /// The namespaces of workloads that selectors of Gateways select, as far as that was asked.
@@ -167,6 +169,7 @@ impl<'a> ConfigView<'a> {
             credentials: Vec::new(),
             services_known: true,
             unknown: RefCell::default(),
+            routers: OnceCell::new(),
             workloads: OnceCell::new(),
             selected: RefCell::default(),
         }
@@ -258,6 +261,11 @@ impl<'a> ConfigView<'a> {
             states.iter_mut().for_each(|(_, state)| note_waiting(state, waiting));
         }
         states
+    }
+
+    /// The routers that are connected, without east-west gateways.
+    fn routers(&self) -> &[RouterGroup<'a>] {
+        self.routers.get_or_init(|| RouterGroup::all(self.context, self.clients.proxies()))
     }
 
     /// The hosts that objects name and that no service is here, so that nothing can be said of what is led there.

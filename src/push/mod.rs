@@ -12,6 +12,7 @@ mod debounce;
 mod effect;
 pub mod event_loop;
 pub mod imports;
+pub mod ingress;
 pub mod interest;
 mod joins;
 mod locality_priority;

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::aggregate::MergedService;
-use crate::model::{ExportTo, Namespace, Protocol, Proxy, ProxyType, Resolution};
+use crate::model::{ExportTo, Hostname, Namespace, Protocol, Proxy, ProxyType, Resolution};
 use crate::push::PushContext;
-use crate::push::proxy::east_west_port;
+use crate::push::ingress::IngressOutline;
+use crate::push::proxy::{east_west_port, served_in};
 use crate::traffic::{HostPattern, Selection};
 
 /// Namespaces of clients. The empty one stands for all that no rule tells apart.
@@ -52,6 +53,35 @@ impl<'a> ClientGroups<'a> {
 
     pub(super) fn gateways(&self) -> usize {
         self.gateways
+    }
+}
+
+/// Routers of a cluster and a namespace with the same labels.
+pub(super) struct RouterGroup<'a> {
+    pub(super) namespace: &'a Namespace,
+    pub(super) selection: Selection,
+    /// The services to which what they serve leads.
+    pub(super) leads_to: BTreeSet<&'a Hostname>,
+    pub(super) count: usize,
+}
+
+impl<'a> RouterGroup<'a> {
+    /// Those of some proxies, without east-west gateways.
+    pub(super) fn all(context: &'a PushContext, proxies: &[&'a Proxy]) -> Vec<Self> {
+        let mut groups = BTreeMap::new();
+        for proxy in proxies.iter().filter(|one| one.kind == ProxyType::Router) {
+            if east_west_port(context, proxy).is_none() {
+                let alike = (&proxy.cluster, proxy.namespace(), context.labels_of(proxy));
+                groups.entry(alike).or_insert((*proxy, 0)).1 += 1;
+            }
+        }
+        let group = |(proxy, count): (&'a Proxy, usize)| {
+            let served = served_in(context, &proxy.cluster, proxy.namespace());
+            let leads_to = IngressOutline::of(context, proxy, &served).destinations();
+            let (namespace, selection) = (proxy.namespace(), context.selection(proxy));
+            Self { namespace, selection, leads_to, count }
+        };
+        groups.into_values().map(group).collect()
     }
 }
 

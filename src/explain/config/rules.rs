@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied};
+use super::clients::{
+    Audience, RouterGroup, all_seen, audience, is_imported, of_clients, proxied, seen,
+};
 use super::objects::{SubsetPaths, port_path};
 use super::{ConfigView, Finding};
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
-use crate::model::{ExportTo, Namespace, Resolution};
+use crate::model::{ExportTo, Hostname, Namespace, Resolution};
 use crate::push::subset::SubsetFilter;
 use crate::push::view::is_exported;
 use crate::traffic::destination_rule::{DestinationRule, RuleClient};
@@ -63,10 +65,30 @@ impl ConfigView<'_> {
                 is_given && self.rule_of(service, client, own).is_ok()
             })
         });
+        let routers = self.routers().iter().filter(|routers| self.decides_at(rule, routers));
+        found.proxies += routers.map(|routers| routers.count).sum::<usize>();
         if self.clients.gateways() > 0 && self.holds_at_gateways(rule) {
             found.proxies += self.clients.gateways();
         }
         found
+    }
+
+    /// Whether it is in force for a service to which routers lead.
+    fn decides_at(&self, rule: &DestinationRule, routers: &RouterGroup<'_>) -> bool {
+        let RouterGroup { namespace, selection, leads_to, .. } = routers;
+        let client = RuleClient { namespace, selection };
+        let decides = |host: &&Hostname| {
+            let service = seen(self.context, host.as_str(), namespace);
+            service.is_some_and(|service| self.rule_of(service, client, rule.meta()).is_ok())
+        };
+        match rule.host.exact() {
+            Some(host) => leads_to.get(host).is_some_and(decides),
+            None => {
+                let of_pattern =
+                    |host: &&&Hostname| rule.host.contains(&HostPattern::of_service(host));
+                leads_to.iter().filter(of_pattern).any(decides)
+            }
+        }
     }
 
     /// For whom it is in force, and whose rules are where it is not.

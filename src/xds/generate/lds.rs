@@ -28,7 +28,6 @@ pub(super) use self::parts::{
 pub(super) use self::ruled::ConnectionRules;
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use super::class::{Class, ListenerFormat};
-use super::ingress::IngressOutline;
 use super::jwt::Enforcer;
 use super::rbac::AccessFilters;
 use super::rbac_rules::EncodedPolicies;
@@ -37,6 +36,7 @@ use crate::model::{Interception, Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::push::authorizers::Authorizers;
+use crate::push::ingress::IngressOutline;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::ViewKey;
 use crate::traffic::envoy_filter::PatchPlace;

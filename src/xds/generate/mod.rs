@@ -43,7 +43,6 @@ use self::common::{SharedResources, list, own_domain, sort};
 pub(in crate::xds::generate) use self::encoding::{
     any, duration, encode, nested, seconds, struct_of,
 };
-use self::ingress::IngressOutline;
 use self::library::LibraryConfig;
 pub use self::rds::HeldRoutes;
 use self::spans::SpanReport;
@@ -57,6 +56,7 @@ use super::virtual_hosts;
 use crate::aggregate::MergedService;
 use crate::model::{NetworkId, Proxy, ProxyType, VirtualHostDelivery};
 use crate::push::authorizers::Authorizers;
+use crate::push::ingress::IngressOutline;
 use crate::push::proxy::inbound_targets;
 use crate::push::subset::SubsetFilter;
 use crate::push::view::{Role, ViewKey};

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
-use super::IngressOutline;
+use crate::push::ingress::IngressOutline;
 use crate::traffic::HostPattern;
 use crate::traffic::gateway::ServerProtocol;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};

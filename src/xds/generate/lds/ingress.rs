@@ -18,14 +18,13 @@ use super::parts::{
 };
 use super::ruled::ConnectionRules;
 use crate::model::{ForwardedCertificate, GatewayTopology};
+use crate::push::ingress::IngressOutline;
 use crate::traffic::HostPattern;
 use crate::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
 use crate::xds::generate::class::Class;
 use crate::xds::generate::ingress::bytes::BytesRule;
-use crate::xds::generate::ingress::{
-    IngressOutline, http_route_name, https_route_name, tls_chain_name,
-};
+use crate::xds::generate::ingress::{http_route_name, https_route_name, tls_chain_name};
 use crate::xds::generate::rbac::AccessFilters;
 use crate::xds::generate::tls::{Secrets, of_server};
 use crate::xds::generate::{encode, seconds};

@@ -15,6 +15,7 @@ use strait_proto::envoy::envoy::config::route::v3::virtual_host::TlsRequirementT
 use super::base::field;
 use super::lists::{RouteEntrance, RouteList, RouteLists, list};
 use super::{ANSWER_BYTES_MAX, bool_value, is_domain};
+use crate::push::ingress::IngressOutline;
 use crate::traffic::HostPattern;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
 use crate::traffic::route::HttpRule;
@@ -22,7 +23,6 @@ use crate::traffic::virtual_services::RoutedService;
 use crate::xds::body::ResourceBody;
 use crate::xds::generate::chunks::{Chunks, FragmentChunk, digest};
 use crate::xds::generate::class::Class;
-use crate::xds::generate::ingress::IngressOutline;
 use crate::xds::resource::Resource;
 
 /// What the routes of a router were last made of, by their names. The cache lets go of what nobody holds; of what is held here

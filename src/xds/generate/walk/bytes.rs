@@ -1,13 +1,14 @@
 //! Which rule leads a connection at a router, and which don't.
 
 use super::answer::{BEHIND, LostRule, RequestWalk, RuleName};
+use crate::push::ingress::IngressOutline;
 use crate::traffic::HostPattern;
 use crate::traffic::gateway::ServerProtocol;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
 use crate::traffic::route::TcpRule;
 use crate::traffic::selection::Selection;
 use crate::xds::generate::ingress::bytes::{BytesMisfit, BytesRule};
-use crate::xds::generate::ingress::{IngressOutline, tls_chain_name};
+use crate::xds::generate::ingress::tls_chain_name;
 
 /// The chain of bytes in plain text.
 const PLAIN_CHAIN: &str = "tcp";
