@@ -17,6 +17,7 @@ use super::lists::{RouteEntrance, RouteList, RouteLists, list};
 use super::{ANSWER_BYTES_MAX, bool_value, is_domain};
 use crate::push::ingress::IngressOutline;
 use crate::traffic::HostPattern;
+use crate::traffic::gateway::ServerProtocol;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
 use crate::traffic::route::HttpRule;
 use crate::traffic::virtual_services::RoutedService;
@@ -196,7 +197,9 @@ where
             }
             let token_rules = ingress.token_rules;
             let gateway = Some(&placed.gateway.name);
-            let entrance = RouteEntrance { gateway, port: served, token_rules, is_library: false };
+            let is_tls = matches!(placed.server.protocol, ServerProtocol::Https(_));
+            let entrance =
+                RouteEntrance { gateway, port: served, is_tls, token_rules, is_library: false };
             let list = list(ingress.context, class, entrance, routed, kept);
             if list.bytes.is_empty() {
                 continue;

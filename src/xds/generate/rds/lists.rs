@@ -47,6 +47,7 @@ pub(in crate::xds::generate) struct RouteListKey {
     /// The gateway, unless it is for sidecars.
     gateway: Option<Arc<str>>,
     port: u16,
+    is_tls: bool,
     /// How many rules say which tokens the gateway believes, where that matters.
     token_rules: usize,
     cluster: ClusterId,
@@ -62,6 +63,8 @@ pub(super) struct RouteEntrance<'a> {
     pub(super) gateway: Option<&'a Arc<str>>,
     /// The port that clients mean.
     pub(super) port: u16,
+    /// Whether they begin TLS there, which ends at the proxy.
+    pub(super) is_tls: bool,
     /// How many rules say which tokens are believed there; it doesn't matter at sidecars.
     pub(super) token_rules: usize,
     /// Whether it is no Envoy but gRPC's own library, which takes less.
@@ -100,7 +103,7 @@ pub(in crate::xds::generate) type RouteLists =
 pub(super) fn list(
     context: &PushContext,
     class: &Class,
-    RouteEntrance { gateway, port, token_rules, is_library }: RouteEntrance<'_>,
+    RouteEntrance { gateway, port, is_tls, token_rules, is_library }: RouteEntrance<'_>,
     routed: &Arc<RoutedService>,
     kept: &RouteLists,
 ) -> Arc<RouteList> {
@@ -139,6 +142,7 @@ pub(super) fn list(
         object: (meta.namespace.clone(), Arc::clone(&meta.name)),
         gateway: gateway.cloned(),
         port,
+        is_tls,
         token_rules,
         cluster: if portless.is_empty() { ClusterId::default() } else { class.cluster.clone() },
         namespace: if by_namespace { class.namespace.clone() } else { Namespace::default() },
@@ -159,6 +163,7 @@ pub(super) fn list(
             selection: &class.selection,
             gateway: gateway.map_or(MESH, |name| &**name),
             port,
+            is_tls,
             target: &target,
             unnumbered_port: &unnumbered,
             hash_key: &hash,
@@ -317,7 +322,7 @@ pub(super) fn has_hosts_of_rules(
 
 /// Where requests of a sidecar's workload come in that means `port`.
 pub(super) fn at_sidecar(port: u16) -> RouteEntrance<'static> {
-    RouteEntrance { gateway: None, port, token_rules: 0, is_library: false }
+    RouteEntrance { gateway: None, port, is_tls: false, token_rules: 0, is_library: false }
 }
 
 /// The same of the calls of gRPC's own library.

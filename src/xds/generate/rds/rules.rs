@@ -56,6 +56,8 @@ pub(in crate::xds::generate) struct RuleInputs<'a> {
     pub(super) gateway: &'a str,
     /// The port that clients mean.
     pub(super) port: u16,
+    /// Whether they begin TLS there, which ends at the proxy.
+    pub(super) is_tls: bool,
     /// The service that a host stands for: itself, unless it is another name of one.
     pub(super) target: &'a dyn Fn(&Hostname) -> Hostname,
     /// The port of a service where no number is given: the one of that name, else the only one.
@@ -189,7 +191,7 @@ pub(super) fn route_of(
     let headers = rule.headers.as_deref().unwrap_or(&none);
     change_headers(&mut made.route, headers);
     made.route.action = Some(if let Some(redirect) = &rule.redirect {
-        redirect_of(redirect, inputs.port)
+        redirect_of(redirect, inputs)
     } else if let Some(response) = &rule.response {
         let body = response.body.as_ref().map(|body| core::DataSource {
             specifier: Some(match std::str::from_utf8(body) {
@@ -297,22 +299,24 @@ pub(super) fn header(name: &str, text: &TextMatch) -> route::HeaderMatcher {
     }
 }
 
-fn redirect_of(redirect: &RedirectRule, listener: u16) -> route::route::Action {
+fn redirect_of(redirect: &RedirectRule, inputs: RuleInputs<'_>) -> route::route::Action {
     use route::redirect_action::{
         PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier,
     };
-    let default = if redirect.scheme.as_deref() == Some("https") { 443 } else { 80 };
+    let number = |is_tls: bool| if is_tls { 443 } else { 80 };
+    let own = number(inputs.is_tls);
+    let default = redirect.scheme.as_deref().map_or(own, |scheme| number(scheme == "https"));
     let port = match redirect.port {
         RedirectPort::Unset => 0,
         RedirectPort::Number(number) => number,
-        RedirectPort::OfRequest => listener,
-        // Of a request that keeps its scheme that is known to Envoy alone.
+        RedirectPort::OfRequest => inputs.port,
+        // Of a request that keeps its scheme it stays as the client wrote it.
         RedirectPort::OfScheme if redirect.scheme.is_none() => 0,
         RedirectPort::OfScheme => default,
     };
-    // Of another scheme or host none means the scheme's own.
-    let is_implied = redirect.scheme.is_some() || redirect.authority.is_some();
-    let port = if is_implied && port == default { 0 } else { port };
+    // Another host is written without one, and one that clients have no need to write Envoy takes away with its scheme.
+    let is_unwritten = redirect.authority.is_some() || inputs.port == own;
+    let port = if is_unwritten && port == default { 0 } else { port };
     let code = match redirect.status {
         302 => RedirectResponseCode::Found,
         303 => RedirectResponseCode::SeeOther,

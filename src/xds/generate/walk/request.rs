@@ -191,10 +191,11 @@ impl ProbedRequest {
             Some((host, port)) if !port.ends_with(']') => (host, Some(port.to_owned())),
             _ => (self.authority(), None),
         };
-        let is_elsewhere = scheme != own || !redirect.host_redirect.is_empty();
+        // With the scheme goes the port that it implies, and no other.
+        let implied = if self.is_tls { "443" } else { "80" };
         let port = match redirect.port_redirect {
-            0 if is_elsewhere => None,
-            0 => port,
+            0 if !redirect.host_redirect.is_empty() => None,
+            0 => port.filter(|port| scheme == own || port != implied),
             number => Some(number.to_string()),
         };
         let host = if redirect.host_redirect.is_empty() { host } else { &redirect.host_redirect };

@@ -207,7 +207,7 @@ fn a_redirect_leads_where_envoy_would_send_the_client() {
         (json!({ "hostRedirect": "c.d", "responseCode": "FOUND" }), 302, "http://c.d/old/x?q=1"),
         (json!({ "pathRedirect": "/new" }), 301, "http://a.b:81/new?q=1"),
         (json!({ "prefixRewrite": "/new/" }), 301, "http://a.b:81/new/x?q=1"),
-        (json!({ "schemeRedirect": "https" }), 301, "https://a.b/old/x?q=1"),
+        (json!({ "schemeRedirect": "https" }), 301, "https://a.b:81/old/x?q=1"),
         (
             json!({ "portRedirect": 8080, "responseCode": "SEE_OTHER" }),
             303,
@@ -218,4 +218,8 @@ fn a_redirect_leads_where_envoy_would_send_the_client() {
         let found = asked.redirected(&redirect, Some(&wanted));
         assert_eq!(found, (status, location.to_owned()));
     }
+    let https: route::RedirectAction =
+        of("envoy.config.route.v3.RedirectAction", &json!({ "schemeRedirect": "https" }));
+    let implied = request("GET", "http://a.b:80/", &[]).redirected(&https, None);
+    assert_eq!(implied, (301, "https://a.b/".to_owned()));
 }
