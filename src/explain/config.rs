@@ -233,7 +233,7 @@ impl<'a> ConfigView<'a> {
                     state_of(key, ObjectStanding::Shadowed, finding)
                 }
             };
-            ConfigState { cluster: Some(cluster.to_string()), ..state }
+            ConfigState { store: "member", cluster: Some(cluster.to_string()), ..state }
         };
         keys.map(state).collect()
     }

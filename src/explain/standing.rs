@@ -14,7 +14,7 @@ pub struct ConfigState {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Which of the stores it is from: `config` is all that are read as one.
+    /// Which of the stores it is from: `config` is all that are read as one for the whole mesh, `member` that of [`Self::cluster`].
     pub store: &'static str,
     /// The cluster whose proxies it is for, where it is that cluster's own.
     #[serde(skip_serializing_if = "Option::is_none")]

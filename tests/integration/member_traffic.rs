@@ -83,6 +83,8 @@ async fn states(server: &Server, name: &str) -> Vec<(String, String, String)> {
     let all = server.admin.json(&path).await;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let of = |one: &Value| {
+        let store = if one["cluster"].is_null() { "config" } else { "member" };
+        assert_eq!(one["store"], store, "{one}");
         (text(&one["cluster"]), text(&one["state"]), text(&one["reasons"][0]["code"]))
     };
     all.as_array().into_iter().flatten().map(of).collect()
