@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{ClusterId, GatewayTopology, Labels, Locality, Namespace, NetworkId, WorkloadKey};
 
@@ -62,6 +63,8 @@ pub struct Proxy {
     pub istio_version: Option<Arc<str>>,
     /// `INTERCEPTION_MODE`: how connections of its workload come to it.
     pub interception: Interception,
+    /// `IDLE_TIMEOUT`: how long a connection of bytes may be silent where nothing else says it; zero for ever.
+    pub idle_timeout: Option<Duration>,
     /// `TLS_SERVER_*`, `TLS_CLIENT_*`: files of its pod that its agent serves in place of the certificate that it was given.
     pub mounted: Arc<MountedSecrets>,
     /// `POD_PORTS`: ports of its containers that have names, as long as its pod is not known.

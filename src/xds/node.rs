@@ -9,6 +9,7 @@ use serde::Deserialize;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
+use crate::mesh::parse_duration;
 use crate::model::{
     ClusterId, ForwardedCertificate, GatewayTopology, GrpcLibrary, Interception, IstioFilter,
     IstioFilters, Labels, Locality, MountedSecrets, NetworkId, NodeError, Proxy, SdsFiles,
@@ -90,6 +91,8 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         topology: metadata.topology(),
         istio_version: optional("ISTIO_VERSION"),
         interception: metadata.interception()?,
+        // What can't be read says nothing.
+        idle_timeout: metadata.text("IDLE_TIMEOUT").and_then(|text| parse_duration(text).ok()),
         mounted: Arc::new(metadata.mounted()?),
         named_ports: metadata.named_ports(),
         envoy_version: version(node).into(),

@@ -1,5 +1,7 @@
 //! What proxies have in common that share listeners and routes.
 
+use std::time::Duration;
+
 use crate::model::{ClusterId, Interception, IstioFilters, Namespace, Proxy, ProxyType};
 use crate::push::view::ViewKey;
 use crate::traffic::Selection;
@@ -34,6 +36,8 @@ pub(super) struct ListenerFormat {
     pub(super) istio: IstioFilters,
     /// How connections come to them.
     pub(super) interception: Interception,
+    /// How long a connection may be silent where nothing else says it.
+    pub(super) idle_timeout: Option<Duration>,
 }
 
 impl ListenerFormat {
@@ -43,6 +47,7 @@ impl ListenerFormat {
             ProxyType::Sidecar => proxy.interception,
             ProxyType::Router => Interception::default(),
         };
-        Self { istio: proxy.istio_filters, interception }
+        let &Proxy { istio_filters, idle_timeout, .. } = proxy;
+        Self { istio: istio_filters, interception, idle_timeout }
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn pods(
         .logging(context, of, CallEnd::Client)
         .tracing(context, of, &view.cluster, CallEnd::Client)
         .filtering(context, of, PatchPlace::Outbound)
-        .with_istio(form, PatchPlace::Outbound);
+        .in_form(form, PatchPlace::Outbound);
     outbound::pods(context, (&settings, form), view, addresses, shared, keep)
 }
 
@@ -124,7 +124,7 @@ fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
         .logging(context, of, CallEnd::Server)
         .tracing(context, of, &proxy.cluster, CallEnd::Server)
         .filtering(context, of, place)
-        .with_istio(ListenerFormat::of(proxy), place)
+        .in_form(ListenerFormat::of(proxy), place)
 }
 
 /// The listeners of an east-west gateway, which listens on `port`.
@@ -136,6 +136,6 @@ pub(super) fn gateway(
     let of = (&view.namespace, &view.selection);
     let settings = TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Server)
-        .with_istio(form, PatchPlace::Gateway);
+        .in_form(form, PatchPlace::Gateway);
     gateway::listener(context, &settings, (view.ipv4, view.ipv6), port).into_iter().collect()
 }

@@ -56,7 +56,7 @@ pub(in crate::xds::generate) fn shared(
 ) -> Vec<Resource> {
     let families = class.families;
     let (ipv4, ipv6) = families;
-    let settings = TrafficSettings::of_class(context, class).with_istio(form, PatchPlace::Outbound);
+    let settings = TrafficSettings::of_class(context, class).in_form(form, PatchPlace::Outbound);
     let rules = ConnectionRules { context, class, settings: &settings };
     let reserved = [settings.outbound_port, settings.inbound_port];
     // Of the services that want the same address the first, the oldest, has it.

@@ -152,7 +152,7 @@ fn tcp_proxy(
         stat_prefix,
         cluster_specifier: Some(to),
         access_log: access_log(settings),
-        idle_timeout: idle.map(duration),
+        idle_timeout: idle.or(settings.idle_timeout).map(duration),
         max_downstream_connection_duration: lasting.map(duration),
         max_connect_attempts: attempts.map(number),
         hash_policy: by_source.then(source).into_iter().collect(),
@@ -212,6 +212,12 @@ impl Http {
             tracing: settings.spans.as_deref().map(SpanReport::tracing),
             use_remote_address: bool_value(false),
             normalize_path: bool_value(true),
+            common_http_protocol_options: settings.idle_timeout.map(|idle| {
+                core::HttpProtocolOptions {
+                    idle_timeout: Some(duration(idle)),
+                    ..Default::default()
+                }
+            }),
             // A stream may be silent for as long as both ends like.
             stream_idle_timeout: Some(seconds(0)),
             upgrade_configs: vec![hcm::http_connection_manager::UpgradeConfig {

@@ -36,6 +36,8 @@ pub(in crate::xds::generate) struct TrafficSettings {
     pub(super) filters: FiltersAt,
     /// Those of Istio's own filters that the proxy has.
     pub(super) istio: IstioFiltersAt,
+    /// How long a connection may be silent of which nothing else says it; `None` for Envoy's default.
+    pub(super) idle_timeout: Option<Duration>,
     /// Where a sidecar's redirected outbound connections arrive.
     pub(super) outbound_port: u16,
     /// Where a sidecar's redirected inbound connections arrive.
@@ -106,13 +108,10 @@ impl TrafficSettings {
         Self { filters: context.traffic.envoy_filters.at(of, place), ..self }
     }
 
-    /// With those of Istio's own filters that a proxy of that form has at this place.
-    pub(in crate::xds::generate) fn with_istio(
-        self,
-        form: ListenerFormat,
-        place: PatchPlace,
-    ) -> Self {
-        Self { istio: IstioFiltersAt { declared: form.istio, place }, ..self }
+    /// With what a proxy of that form says of them at this place.
+    pub(in crate::xds::generate) fn in_form(self, form: ListenerFormat, place: PatchPlace) -> Self {
+        let ListenerFormat { istio: declared, idle_timeout, .. } = form;
+        Self { istio: IstioFiltersAt { declared, place }, idle_timeout, ..self }
     }
 
     /// What holds for all, which says nothing of logs, of spans and of filters.
@@ -124,6 +123,7 @@ impl TrafficSettings {
             spans: None,
             filters: Arc::default(),
             istio: IstioFiltersAt::none(),
+            idle_timeout: None,
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
             path_normalization: mesh.path_normalization,
