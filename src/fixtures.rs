@@ -236,6 +236,7 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         topology: None,
         istio_version: None,
         interception: Default::default(),
+        is_unprivileged: false,
         idle_timeout: None,
         mounted: Default::default(),
         named_ports: Default::default(),

@@ -45,6 +45,7 @@ fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {
         topology: None,
         istio_version: None,
         interception: Default::default(),
+        is_unprivileged: false,
         idle_timeout: None,
         mounted: Default::default(),
         named_ports: Default::default(),

@@ -65,7 +65,7 @@ pub use object_json::ObjectJson;
 pub use object_status::{ObjectStatus, WantedStatus};
 pub use proxy::{
     GrpcLibrary, Interception, IstioFilter, IstioFilters, MountedSecrets, NodeError, Proxy,
-    ProxyType, SdsFiles, SecretNames, VirtualHostDelivery,
+    ProxyType, SdsFiles, SecretNames, VirtualHostDelivery, is_privileged,
 };
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};

@@ -63,6 +63,8 @@ pub struct Proxy {
     pub istio_version: Option<Arc<str>>,
     /// `INTERCEPTION_MODE`: how connections of its workload come to it.
     pub interception: Interception,
+    /// `UNPRIVILEGED_POD`: it can't listen at [privileged ports](is_privileged).
+    pub is_unprivileged: bool,
     /// `IDLE_TIMEOUT`: how long a connection of bytes may be silent where nothing else says it; zero for ever.
     pub idle_timeout: Option<Duration>,
     /// `TLS_SERVER_*`, `TLS_CLIENT_*`: files of its pod that its agent serves in place of the certificate that it was given.
@@ -79,6 +81,11 @@ pub struct Proxy {
     pub istio_filters: IstioFilters,
     /// `STRAIT_VHDS`, and what comes of it.
     pub virtual_hosts: VirtualHostDelivery,
+}
+
+/// Whether a port is one at which only who may do more than others listens.
+pub fn is_privileged(port: u16) -> bool {
+    port < 1024
 }
 
 /// How a proxy is sent virtual hosts.
@@ -275,6 +282,11 @@ impl Proxy {
     /// Whether any of its addresses is IPv6.
     pub fn has_ipv6(&self) -> bool {
         self.addresses.iter().any(IpAddr::is_ipv6)
+    }
+
+    /// Whether it can listen at a port itself.
+    pub fn may_listen_at(&self, port: u16) -> bool {
+        !(self.is_unprivileged && is_privileged(port))
     }
 
     /// Whether it can reach an address of that family.

@@ -25,13 +25,14 @@ pub struct IngressOutline<'a> {
 
 impl<'a> IngressOutline<'a> {
     /// That of a router. A port that its Service has is taken at the router's own port that the Service leads to; another
-    /// at its own number. What is `served` are the services of its namespace and cluster.
+    /// at its own number; none at which the router can't listen. What is `served` are the services of its namespace and cluster.
     pub fn of(context: &'a PushContext, proxy: &'a Proxy, served: &[Arc<Service>]) -> Self {
         let mut ports = Vec::new();
         if !context.traffic.gateways.is_empty() {
             let gateways = context.gateways_of(proxy);
             ports = merged(gateways, |number| {
-                Some(target_port(context, proxy, served, number).unwrap_or(number))
+                let own = target_port(context, proxy, served, number).unwrap_or(number);
+                proxy.may_listen_at(own).then_some(own)
             });
         }
         // Policies are many, and routers that take in nothing need none.

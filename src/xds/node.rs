@@ -91,6 +91,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         topology: metadata.topology(),
         istio_version: optional("ISTIO_VERSION"),
         interception: metadata.interception()?,
+        is_unprivileged: metadata.text("UNPRIVILEGED_POD") == Some("true"),
         // What can't be read says nothing.
         idle_timeout: metadata.text("IDLE_TIMEOUT").and_then(|text| parse_duration(text).ok()),
         mounted: Arc::new(metadata.mounted()?),

@@ -36,6 +36,8 @@ pub(super) struct ListenerFormat {
     pub(super) istio: IstioFilters,
     /// How connections come to them.
     pub(super) interception: Interception,
+    /// Whether they can't listen at privileged ports themselves.
+    pub(super) is_unprivileged: bool,
     /// How long a connection may be silent where nothing else says it.
     pub(super) idle_timeout: Option<Duration>,
 }
@@ -47,7 +49,7 @@ impl ListenerFormat {
             ProxyType::Sidecar => proxy.interception,
             ProxyType::Router => Interception::default(),
         };
-        let &Proxy { istio_filters, idle_timeout, .. } = proxy;
-        Self { istio: istio_filters, interception, idle_timeout }
+        let &Proxy { istio_filters, is_unprivileged, idle_timeout, .. } = proxy;
+        Self { istio: istio_filters, interception, is_unprivileged, idle_timeout }
     }
 }

@@ -147,6 +147,9 @@ pub(super) fn apart(
     let mtls = &MeshSockets::of(settings, secrets, trust_domains);
     let listeners = targets.iter().filter_map(|target| {
         let name = apart_name(target, proxy.interception)?;
+        if !proxy.may_listen_at(target.target) {
+            return None;
+        }
         let addresses = match target.ingress?.address {
             IngressAddress::Own => proxy.addresses.clone(),
             IngressAddress::Given(address) => vec![address],

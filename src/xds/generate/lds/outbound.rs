@@ -29,7 +29,9 @@ use super::parts::{
 use super::ruled::{ConnectionRules, NamedChain, RuledConnections, completed};
 use super::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use crate::aggregate::MergedService;
-use crate::model::{CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution};
+use crate::model::{
+    CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution, is_privileged,
+};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
@@ -104,6 +106,12 @@ pub(in crate::xds::generate) fn shared(
     }
     let is_free = |port: &u16| !reserved.contains(port) && !AGENT_PORTS.contains(port);
     any_address.retain(|port, _| is_free(port));
+    // Envoy refuses an answer with a listener that it can't open.
+    let is_open = |port: u16| {
+        let listens = elsewhere.get(&port).is_some_and(|at| at.listens);
+        !(listens && form.is_unprivileged && is_privileged(port))
+    };
+    placed.retain(|port, _| is_open(*port));
 
     let is_handed_over = form.interception != Interception::None;
     let mut listeners = Vec::new();
@@ -113,7 +121,8 @@ pub(in crate::xds::generate) fn shared(
     listeners.extend(
         placed.iter().filter_map(|(number, port)| port.listener(rules, elsewhere[number], *number)),
     );
-    listeners.extend(scope.proxies().into_keys().filter(is_free).filter_map(|port| {
+    let proxies = scope.proxies().into_keys().filter(|port| is_free(port) && is_open(*port));
+    listeners.extend(proxies.filter_map(|port| {
         for_proxy_requests(&settings, families, elsewhere.get(&port).copied(), port)
     }));
     if !is_handed_over {
