@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use objects::NAMESPACE;
+use rules::Said;
 use strait::aggregate::{Aggregate, AssignNetwork, AssignedEndpoints};
 use strait::apiserver::Encoding::{self, Json, Protobuf};
 use strait::model::EndpointMetadata::{self, Full, Lean};
@@ -92,7 +93,8 @@ const CASES: &[Listed] = &[
     ("bytes_encoded", "endpoint", || bytes_encoded(100, 100)),
     ("bytes_policies_5000", "policy", || access::bytes_policies(5000)),
     ("bytes_policies_stored", "policy", || access::bytes_policies_stored(5000)),
-    ("bytes_rules_stored", "object", || rules::bytes_stored(1000)),
+    ("bytes_rules_stored", "object", || rules::bytes_stored(1000, Said::Alike)),
+    ("bytes_rules_unlike", "object", || rules::bytes_stored(1000, Said::Unlike)),
     // The script holds these two to the same figure.
     ("bytes_rotated_3", "endpoint", || bytes_rotated(3)),
     ("bytes_rotated_301", "endpoint", || bytes_rotated(301)),

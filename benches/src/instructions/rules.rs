@@ -22,30 +22,52 @@ fn object(kind: &str, number: usize, spec: Value) -> Arc<Value> {
     }))
 }
 
+/// What a rule says that others may say as well: the same in all, or a number in each that no other has.
+#[derive(Clone, Copy)]
+pub(crate) enum Said {
+    Alike,
+    Unlike,
+}
+
+impl Said {
+    fn of(self, number: usize) -> usize {
+        match self {
+            Self::Alike => 0,
+            Self::Unlike => number,
+        }
+    }
+}
+
 /// Two routes by weight, one of them for a header.
-fn virtual_service(number: usize) -> Arc<Value> {
+fn virtual_service(number: usize, said: Said) -> Arc<Value> {
     let host = format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(number));
     let to = |subset: &str, weight: u32| json!({ "destination": { "host": host, "subset": subset }, "weight": weight });
+    let own = said.of(number);
     let spec = json!({
         "hosts": [host],
         "http": [
             {
-                "match": [{ "headers": { "end-user": { "exact": "jason" } } }],
+                "match": [{ "headers": { "end-user": { "exact": format!("jason{own}") } } }],
                 "route": [{ "destination": { "host": host, "subset": "v2" } }],
             },
-            { "route": [to("v1", 75), to("v2", 25)], "timeout": "5s", "retries": { "attempts": 3 } },
+            {
+                "route": [to("v1", 75), to("v2", 25)],
+                "timeout": format!("{}ms", 5000 + own),
+                "retries": { "attempts": 3, "perTryTimeout": format!("{}ms", 1000 + own) },
+            },
         ],
     });
     object("VirtualService", number, spec)
 }
 
-fn destination_rule(number: usize) -> Arc<Value> {
+fn destination_rule(number: usize, said: Said) -> Arc<Value> {
     let subset = |version: &str| json!({ "name": version, "labels": { "version": version } });
+    let own = said.of(number);
     let spec = json!({
         "host": format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(number)),
         "trafficPolicy": {
-            "connectionPool": { "tcp": { "maxConnections": 100 } },
-            "outlierDetection": { "consecutive5xxErrors": 7, "interval": "5m" },
+            "connectionPool": { "tcp": { "maxConnections": 100 + own } },
+            "outlierDetection": { "consecutive5xxErrors": 7 + own, "interval": "5m" },
         },
         "subsets": [subset("v1"), subset("v2")],
     });
@@ -53,10 +75,11 @@ fn destination_rule(number: usize) -> Arc<Value> {
 }
 
 /// So many of each, with the objects as they are stored.
-pub(crate) fn bytes_stored(count: usize) -> Case {
+pub(crate) fn bytes_stored(count: usize, said: Said) -> Case {
     let mut index = TrafficIndex::new(KindSettings::of(DOMAIN, &MeshConfig::default()));
-    let objects: Collection =
-        (0..count).flat_map(|number| [virtual_service(number), destination_rule(number)]).collect();
+    let objects = (0..count)
+        .flat_map(|number| [virtual_service(number, said), destination_rule(number, said)]);
+    let objects: Collection = objects.collect();
     let update = index.apply(&objects).expect("the first time");
     Case::holding(2 * count, (index, objects, update.traffic))
 }
