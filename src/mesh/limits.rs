@@ -3,6 +3,7 @@
 //! `MeshConfig.defaultTrafficPolicy`.)
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::duration::{WrittenDuration, format_duration};
+use crate::model::{Rare, unsaid};
 
 /// `h2UpgradePolicy` as it is written, here and in DestinationRules.
 #[derive(Deserialize, Default, Debug, Clone, Copy)]
@@ -61,12 +63,23 @@ pub struct PoolLimits {
     pub max_retries: Option<u32>,
     /// Requests on a connection.
     pub max_requests_per_connection: Option<u32>,
+    /// How long connecting may take.
+    pub connect_timeout: Option<Duration>,
+    /// Whether HTTP/2 is spoken, whatever the port is called.
+    pub h2_upgrade: Option<bool>,
+    /// Whether what the client speaks is spoken.
+    pub use_client_protocol: bool,
+    /// What few limit.
+    pub more: Rare<RareLimits>,
+}
+
+/// Limits that few set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct RareLimits {
     /// Streams on an HTTP/2 connection.
     pub max_concurrent_streams: Option<u32>,
     /// How HTTP/2 connections are probed.
     pub http2_keepalive: Option<Http2Pings>,
-    /// How long connecting may take.
-    pub connect_timeout: Option<Duration>,
     /// How connections are probed; fields that it lacks are the mesh's.
     pub tcp_keepalive: Option<TcpKeepalive>,
     /// How long a connection lives.
@@ -75,10 +88,6 @@ pub struct PoolLimits {
     pub tcp_idle_timeout: Option<Duration>,
     /// How long an HTTP connection may be without requests.
     pub http_idle_timeout: Option<Duration>,
-    /// Whether HTTP/2 is spoken, whatever the port is called.
-    pub h2_upgrade: Option<bool>,
-    /// Whether what the client speaks is spoken.
-    pub use_client_protocol: bool,
 }
 
 /// How HTTP/2 connections are probed; both times are at least 1 ms (Envoy's limit).
@@ -97,20 +106,45 @@ pub struct OutlierDetection {
     pub consecutive_5xx: Option<u32>,
     /// Errors of gateways in a row; `Some(0)` and `None` for never.
     pub consecutive_gateway_errors: Option<u32>,
-    /// Failures to connect in a row, counted apart.
-    pub consecutive_local_origin_failures: Option<u32>,
-    /// Whether failures to connect are counted apart.
-    pub split_local_origin: bool,
     /// How often it is looked; Envoy's is 10 s.
     pub interval: Option<Duration>,
     /// For how long an endpoint is left out the first time; Envoy's is 30 s.
     pub base_ejection_time: Option<Duration>,
     /// How many may be left out, in percent; Envoy's is 10.
     pub max_ejection_percent: Option<u32>,
+    /// What few say.
+    pub more: Rare<RareOutlierSettings>,
+}
+
+/// What few say of when an endpoint is left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct RareOutlierSettings {
+    /// Failures to connect in a row, counted apart.
+    pub consecutive_local_origin_failures: Option<u32>,
+    /// Whether failures to connect are counted apart.
+    pub split_local_origin: bool,
     /// Below how many healthy ones, in percent, all are used; 0 for never.
     pub min_health_percent: u32,
     /// The statuses that are errors, 100 to 599, in place of those from 500; none leaves it at these.
     pub error_statuses: Box<[u16]>,
+}
+
+unsaid!(RareLimits, RareOutlierSettings);
+
+impl Deref for PoolLimits {
+    type Target = RareLimits;
+
+    fn deref(&self) -> &RareLimits {
+        &self.more
+    }
+}
+
+impl Deref for OutlierDetection {
+    type Target = RareOutlierSettings;
+
+    fn deref(&self) -> &RareOutlierSettings {
+        &self.more
+    }
 }
 
 /// What holds where no DestinationRule says it: each of the two as a whole.
@@ -390,15 +424,9 @@ impl WrittenPool {
             let text = format!("{said} is more than {STREAMS_MAX}, which counts");
             faults.push(LimitFault::Bounded("http.maxConcurrentStreams", text));
         }
-        let limits = PoolLimits {
-            max_connections: limit(tcp.max_connections),
-            max_pending_requests: limit(http.http1_max_pending_requests),
-            max_requests: limit(http.http2_max_requests),
-            max_retries: limit(http.max_retries),
-            max_requests_per_connection: limit(http.max_requests_per_connection),
+        let more = RareLimits {
             max_concurrent_streams: streams.map(|said| said.min(STREAMS_MAX)),
             http2_keepalive: http.http2_keep_alive.and_then(|raw| raw.read(&mut faults)),
-            connect_timeout: lasting(tcp.connect_timeout),
             tcp_keepalive: tcp.tcp_keepalive.map(|raw| TcpKeepalive {
                 probes: limit(raw.probes),
                 time: lasting(raw.time),
@@ -407,8 +435,17 @@ impl WrittenPool {
             max_connection_duration: lasting(tcp.max_connection_duration),
             tcp_idle_timeout: time(tcp.idle_timeout),
             http_idle_timeout: time(http.idle_timeout),
+        };
+        let limits = PoolLimits {
+            max_connections: limit(tcp.max_connections),
+            max_pending_requests: limit(http.http1_max_pending_requests),
+            max_requests: limit(http.http2_max_requests),
+            max_retries: limit(http.max_retries),
+            max_requests_per_connection: limit(http.max_requests_per_connection),
+            connect_timeout: lasting(tcp.connect_timeout),
             h2_upgrade: http.h2_upgrade_policy.read(),
             use_client_protocol: http.use_client_protocol,
+            more: more.into(),
         };
         (limits, faults)
     }
@@ -443,16 +480,19 @@ impl WrittenOutliers {
         }
         let lasting =
             |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
+        let more = RareOutlierSettings {
+            consecutive_local_origin_failures: self.consecutive_local_origin_failures,
+            split_local_origin: self.split_external_local_origin_errors,
+            min_health_percent: least,
+            error_statuses: statuses.into_iter().collect(),
+        };
         let outliers = OutlierDetection {
             consecutive_5xx: self.consecutive_5xx,
             consecutive_gateway_errors: self.consecutive_gateway_errors,
-            consecutive_local_origin_failures: self.consecutive_local_origin_failures,
-            split_local_origin: self.split_external_local_origin_errors,
             interval: lasting(self.interval),
             base_ejection_time: lasting(self.base_ejection_time),
             max_ejection_percent: Some(most).filter(|most| *most != 0),
-            min_health_percent: least,
-            error_statuses: statuses.into_iter().collect(),
+            more: more.into(),
         };
         (outliers, faults)
     }

@@ -33,8 +33,8 @@ pub use default_providers::DefaultProviderFault;
 pub use duration::{WrittenDuration, format_duration, parse_duration};
 pub use ingress::{IngressMode, IngressSettings};
 pub use limits::{
-    Http2Pings, LimitFault, OutlierDetection, PoolLimits, TcpKeepalive, UsualLimits,
-    WrittenOutliers, WrittenPool, WrittenUpgrade,
+    Http2Pings, LimitFault, OutlierDetection, PoolLimits, RareLimits, RareOutlierSettings,
+    TcpKeepalive, UsualLimits, WrittenOutliers, WrittenPool, WrittenUpgrade,
 };
 pub use localities::{Distribute, LocalityFault, LocalitySetting, PlaceLabel, WrittenLocalities};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
@@ -43,7 +43,7 @@ pub use providers::{
     AuthorizationProtocol, AuthorizationProvider, AuthorizationRequest, CheckedBody,
     ExtensionProvider, HeaderNames, ProviderKind,
 };
-pub use retries::{RetryFault, RetryRule, WrittenRetries};
+pub use retries::{RareRetrySettings, RetryFault, RetryRule, WrittenRetries};
 pub use sources::{SourceTls, StoreAddress, StoreSource};
 pub use tls::{CIPHERS, MeshTls};
 pub use traces::{SpanProtocol, TracingProvider};

@@ -1,6 +1,7 @@
 //! When requests are tried again: as a VirtualService says it, and the mesh for all others. (Istio, "Virtual Service",
 //! `HTTPRetry`, and `MeshConfig.defaultHttpRetryPolicy`.)
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::duration::{WrittenDuration, format_duration};
+use crate::model::{Rare, unsaid};
 
 /// When a request is tried again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -18,14 +20,31 @@ pub struct RetryRule {
     pub per_try_timeout: Option<Duration>,
     /// On what, as Envoy's `x-envoy-retry-on` has it; empty leaves that to the mesh.
     pub on: Arc<str>,
-    /// On which statuses besides.
-    pub statuses: Box<[u16]>,
     /// Whether it shall be tried at another locality's endpoints.
     pub other_localities: bool,
     /// Whether endpoints that were tried are left out; `None` leaves that to the kind of balancing.
     pub ignore_previous: Option<bool>,
+    /// What few say.
+    pub more: Rare<RareRetrySettings>,
+}
+
+/// What few say of when a request is tried again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct RareRetrySettings {
+    /// On which statuses besides.
+    pub statuses: Box<[u16]>,
     /// The pause before the first repetition; above zero.
     pub backoff: Option<Duration>,
+}
+
+unsaid!(RareRetrySettings);
+
+impl Deref for RetryRule {
+    type Target = RareRetrySettings;
+
+    fn deref(&self) -> &RareRetrySettings {
+        &self.more
+    }
 }
 
 impl RetryRule {
@@ -125,10 +144,9 @@ impl WrittenRetries {
             attempts,
             per_try_timeout: self.per_try_timeout.map(|timeout| timeout.0),
             on: on.into(),
-            statuses: statuses.into(),
             other_localities: self.retry_remote_localities.unwrap_or_default(),
             ignore_previous: self.retry_ignore_previous_hosts,
-            backoff,
+            more: RareRetrySettings { statuses: statuses.into(), backoff }.into(),
         };
         (rule, faults)
     }

@@ -24,6 +24,7 @@ mod namespace_filter;
 mod object_json;
 mod object_status;
 mod proxy;
+mod rare;
 mod root_bundle;
 mod route_status;
 mod service;
@@ -67,6 +68,8 @@ pub use proxy::{
     GrpcLibrary, Interception, IstioFilter, IstioFilters, MountedSecrets, NodeError, Proxy,
     ProxyType, SdsFiles, SecretNames, VirtualHostDelivery, is_privileged,
 };
+pub(crate) use rare::unsaid;
+pub use rare::{Rare, Unsaid};
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};
 pub use service::{

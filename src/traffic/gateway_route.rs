@@ -22,11 +22,11 @@ use super::object::{self, ObjectMeta, Reason};
 use super::re2;
 use super::route::{
     CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRule, Mirror, PathMatch, PathRewrite,
-    RedirectPath, RedirectPort, RedirectRule, RequestMatch, Rewrite, RulePlace, RuleTerms, TcpRule,
-    TextMatch, is_text, place,
+    RareAtDestination, RareConditions, RareTerms, RedirectPath, RedirectPort, RedirectRule,
+    RequestMatch, Rewrite, RulePlace, RuleTerms, TcpRule, TextMatch, is_text, place,
 };
 use crate::codes;
-use crate::mesh::{RetryRule, command_operators};
+use crate::mesh::{RareRetrySettings, RetryRule, command_operators};
 use crate::model::{CLUSTERSET, GATEWAY_API, Hostname, MCS_API, Namespace, is_header_name};
 
 /// A route on Services.
@@ -311,7 +311,11 @@ struct RuleReader<'a> {
 
 impl RuleReader<'_> {
     fn rule(&mut self, raw: RawGatewayRule, path: &str) -> HttpRule {
-        let terms = RuleTerms { name: raw.name, is_strict: true, ..RuleTerms::default() };
+        let terms = RuleTerms {
+            is_strict: true,
+            more: RareTerms { name: raw.name, ..RareTerms::default() }.into(),
+            ..RuleTerms::default()
+        };
         let mut rule = HttpRule::from(terms);
         let matches =
             if raw.matches.is_empty() { vec![RawGatewayMatch::default()] } else { raw.matches };
@@ -344,11 +348,14 @@ impl RuleReader<'_> {
                 attempts: retry.as_ref().and_then(|retry| retry.attempts).unwrap_or(2),
                 per_try_timeout: per_try,
                 on: if statuses.is_empty() { "".into() } else { RETRY_ON.into() },
-                statuses,
-                backoff: retry
-                    .and_then(|retry| retry.backoff)
-                    .map(|pause| pause.0)
-                    .filter(|pause| !pause.is_zero()),
+                more: RareRetrySettings {
+                    statuses,
+                    backoff: retry
+                        .and_then(|retry| retry.backoff)
+                        .map(|pause| pause.0)
+                        .filter(|pause| !pause.is_zero()),
+                }
+                .into(),
                 ..RetryRule::default()
             }));
         }
@@ -364,9 +371,10 @@ impl RuleReader<'_> {
     fn request(&mut self, raw: RawGatewayMatch, path: &str) -> RequestMatch {
         let mut one = RequestMatch::default();
         let refused = &mut one.refused;
+        let mut more = RareConditions::default();
         one.path = raw.path.and_then(|raw| self.path(&raw, &format!("{path}.path"), refused));
         match raw.method {
-            Some(RawMethod::Http(method)) => one.method = Some(TextMatch::Exact(method)),
+            Some(RawMethod::Http(method)) => more.method = Some(TextMatch::Exact(method)),
             Some(RawMethod::Grpc(raw)) => {
                 let exact = raw.r#type != "RegularExpression";
                 let literal = |text: &str| if exact { re2::escaped(text) } else { text.to_owned() };
@@ -389,7 +397,8 @@ impl RuleReader<'_> {
             None => {}
         }
         one.headers = self.named(raw.headers, &format!("{path}.headers"), true, refused);
-        one.query = self.named(raw.query_params, &format!("{path}.queryParams"), false, refused);
+        more.query = self.named(raw.query_params, &format!("{path}.queryParams"), false, refused);
+        one.more = more.into();
         one
     }
 
@@ -481,7 +490,8 @@ impl RuleReader<'_> {
             }
         }
         let headers = headers.boxed();
-        Destination { weight, headers, ..backend.unwrap_or_else(Destination::invalid) }
+        let more = RareAtDestination { headers, ..RareAtDestination::default() }.into();
+        Destination { weight, more, ..backend.unwrap_or_else(Destination::invalid) }
     }
 
     /// Where connections go, by weight.
@@ -518,16 +528,17 @@ impl RuleReader<'_> {
     }
 
     fn filter(&mut self, raw: RawFilter, path: &str, rule: &mut RuleTerms) {
+        let RuleTerms { refused, more: rule, .. } = rule;
         let headers = rule.headers.get_or_insert_default();
         match raw {
             RawFilter { request_header_modifier: Some(raw), .. } => {
-                headers.request = self.edits(raw, path, &mut rule.refused, Some(&mut headers.host));
+                headers.request = self.edits(raw, path, refused, Some(&mut headers.host));
             }
             RawFilter { response_header_modifier: Some(raw), .. } => {
-                headers.response = self.edits(raw, path, &mut rule.refused, None);
+                headers.response = self.edits(raw, path, refused, None);
             }
             RawFilter { request_redirect: Some(raw), .. } => {
-                rule.redirect = Some(Box::new(self.redirect(raw, path, &mut rule.refused)));
+                rule.redirect = Some(Box::new(self.redirect(raw, path, refused)));
             }
             RawFilter { rewrite: Some(raw), .. } => {
                 let path_rewrite = raw.path.and_then(|path| match path.read() {
@@ -556,11 +567,11 @@ impl RuleReader<'_> {
                 rule.mirrors = Some(all.into());
             }
             RawFilter { cors: Some(raw), .. } => {
-                rule.cors = Some(Box::new(self.cors(raw, path, &mut rule.refused)));
+                rule.cors = Some(Box::new(self.cors(raw, path, refused)));
             }
             // What can't be followed must not be passed over.
             RawFilter { r#type, .. } => {
-                self.refuse(&mut rule.refused, path, &format!("{type:?} isn't known"));
+                self.refuse(refused, path, &format!("{type:?} isn't known"));
             }
         }
     }

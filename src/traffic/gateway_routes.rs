@@ -15,8 +15,8 @@ use super::gateway_route::{GatewayRoute, ParentService, ReferenceGrant};
 use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use super::route::{
-    ConnectionMatch, Destination, FixedResponse, HttpRule, MESH, PathMatch, RequestMatch,
-    RouteOrigin, RulePlace, RuleTerms, TcpRule,
+    ConnectionMatch, Destination, FixedResponse, HttpRule, MESH, PathMatch, RareTerms,
+    RequestMatch, RouteOrigin, RulePlace, RuleTerms, TcpRule,
 };
 use super::virtual_service::VirtualService;
 use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace, SortedMap};
@@ -141,9 +141,9 @@ impl GatewayRouteObjects {
                         for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
                             to.invalid = !allowed(&*to);
                         }
-                        if let Some(mirrors) = rule.mirrors.take() {
-                            let mirrors = mirrors.into_vec().into_iter();
-                            let kept = mirrors.filter(|mirror| allowed(&mirror.destination));
+                        if rule.mirrors.is_some() {
+                            let mirrors = rule.mirrors.take().unwrap_or_default().into_vec();
+                            let kept = mirrors.into_iter().filter(|one| allowed(&one.destination));
                             rule.mirrors = Some(kept.collect());
                         }
                         rules.push(rule);
@@ -195,9 +195,10 @@ fn only_of_grpc(rules: &[HttpRule]) -> Vec<HttpRule> {
     }
     let closed = ports.into_iter().map(|(port, of)| {
         let every = RequestMatch { port: Some(port), ..RequestMatch::default() };
+        let closed = FixedResponse { status: 404, body: None };
         let terms = RuleTerms {
             matches: [every].into(),
-            response: Some(Box::new(FixedResponse { status: 404, body: None })),
+            more: RareTerms { response: Some(Box::new(closed)), ..RareTerms::default() }.into(),
             ..RuleTerms::default()
         };
         HttpRule { place: RulePlace { of, ..RulePlace::default() }, ..terms.into() }

@@ -15,7 +15,8 @@ use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::route::{
-    Destination, HttpRule, PathMatch, RequestMatch, RulePlace, RuleTerms, is_text, place,
+    Destination, HttpRule, PathMatch, RareAtDestination, RequestMatch, RulePlace, RuleTerms,
+    is_text, place,
 };
 use crate::codes;
 use crate::mesh::{IngressMode, IngressSettings};
@@ -291,7 +292,8 @@ impl IngressReader<'_> {
         };
         let port_name =
             if port.is_none() { Arc::clone(&service.port.name) } else { Arc::default() };
-        [Destination { port, port_name, ..Destination::to(host) }].into()
+        let more = RareAtDestination { port_name, ..RareAtDestination::default() }.into();
+        [Destination { port, more, ..Destination::to(host) }].into()
     }
 }
 

@@ -8,7 +8,7 @@
 use regex::Regex;
 
 use super::policy::{Algorithm, ClientTls, HashKey, HashTable, PolicyGroups, PoolLimits};
-use super::route::{HttpRule, PathMatch, RequestMatch, TextMatch};
+use super::route::{HttpRule, PathMatch, RareConditions, RequestMatch, TextMatch};
 use crate::mesh::RetryRule;
 use crate::model::GrpcLibrary;
 
@@ -75,13 +75,17 @@ pub fn of_match(one: &RequestMatch) -> CallMatch {
 pub fn seen_of(one: &RequestMatch) -> RequestMatch {
     let without: &[_] =
         if other_values(one) > OTHER_VALUES_MAX { &[] } else { &one.without_headers };
-    RequestMatch {
+    let more = RareConditions {
         method: None,
         authority: None,
         scheme: None,
+        without_headers: without.iter().filter(|one| is_seen(one)).cloned().collect(),
+        ..RareConditions::clone(one)
+    };
+    RequestMatch {
         path: one.path.clone().filter(is_seen_path),
         headers: one.headers.iter().filter(|one| is_seen(one)).cloned().collect(),
-        without_headers: without.iter().filter(|one| is_seen(one)).cloned().collect(),
+        more: more.into(),
         ..one.clone()
     }
 }
@@ -257,7 +261,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::traffic::route::{Destination, HeaderChanges, RedirectRule, Rewrite, RuleTerms};
+    use crate::mesh::RareRetrySettings;
+    use crate::traffic::route::{
+        Destination, HeaderChanges, RareAtDestination, RareTerms, RedirectRule, Rewrite, RuleTerms,
+    };
 
     fn exact(text: &str) -> TextMatch {
         TextMatch::Exact(text.into())
@@ -267,23 +274,28 @@ mod tests {
         RequestMatch { headers: [(name.into(), text)].into(), ..RequestMatch::default() }
     }
 
+    fn asking(more: RareConditions) -> RequestMatch {
+        RequestMatch { more: more.into(), ..RequestMatch::default() }
+    }
+
     #[test]
     fn every_call_is_a_post_without_a_query() {
-        let by = |method| RequestMatch { method: Some(method), ..RequestMatch::default() };
+        let by = |method| asking(RareConditions { method: Some(method), ..Default::default() });
         assert_eq!(of_match(&by(exact("POST"))), CallMatch::Told);
         assert_eq!(of_match(&by(exact("GET"))), CallMatch::Never);
         assert_eq!(of_match(&by(TextMatch::Regex("GET|POST".into()))), CallMatch::Told);
         assert_eq!(of_match(&by(TextMatch::Regex("P".into()))), CallMatch::Never);
         let query = [("a".into(), TextMatch::Present)].into();
-        let asking = RequestMatch { query, ..RequestMatch::default() };
-        assert_eq!(of_match(&asking), CallMatch::Never);
+        let with_query = asking(RareConditions { query, ..Default::default() });
+        assert_eq!(of_match(&with_query), CallMatch::Never);
         assert_eq!(seen_of(&by(exact("POST"))), RequestMatch::default());
     }
 
     #[test]
     fn what_is_not_looked_at_leaves_the_rest_of_a_match() {
         let authority = Some(exact("a"));
-        let mut one = RequestMatch { authority, ..header("x-user", exact("jo")) };
+        let more = RareConditions { authority, ..RareConditions::default() }.into();
+        let mut one = RequestMatch { more, ..header("x-user", exact("jo")) };
         assert!(matches!(of_match(&one), CallMatch::Untold(what) if what.contains("the host")));
         assert_eq!(seen_of(&one), header("x-user", exact("jo")));
         for name in ["grpc-timeout", "trace-bin", "user-agent", "content-type", ":path"] {
@@ -298,9 +310,9 @@ mod tests {
         one = RequestMatch { path, ..RequestMatch::default() };
         assert!(matches!(of_match(&one), CallMatch::Untold(what) if what.contains("the path")));
         assert_eq!(seen_of(&one), RequestMatch::default());
-        let without = |count: usize| RequestMatch {
-            without_headers: (0..count).map(|at| (format!("x-{at}").into(), exact("a"))).collect(),
-            ..RequestMatch::default()
+        let without = |count: usize| {
+            let all = (0..count).map(|at| (format!("x-{at}").into(), exact("a")));
+            asking(RareConditions { without_headers: all.collect(), ..RareConditions::default() })
         };
         assert_eq!(of_match(&without(3)), CallMatch::Told);
         assert!(matches!(of_match(&without(4)), CallMatch::Untold(_)));
@@ -312,16 +324,19 @@ mod tests {
         let path = Some(crate::traffic::route::PathRewrite::Whole("/".into()));
         let rewrite = |path, authority| Some(Box::new(Rewrite { path, authority }));
         let redirect = Some(Box::new(RedirectRule::default()));
-        assert!(obstacle(&RuleTerms { redirect, ..RuleTerms::default() }.into()).is_some());
-        assert!(
-            obstacle(&RuleTerms { rewrite: rewrite(path, None), ..RuleTerms::default() }.into())
-                .is_some()
-        );
+        let rule = |more: RareTerms| {
+            HttpRule::from(RuleTerms { more: more.into(), ..RuleTerms::default() })
+        };
+        let redirects = rule(RareTerms { redirect, ..RareTerms::default() });
+        assert!(obstacle(&redirects).is_some());
+        let rewrites = rule(RareTerms { rewrite: rewrite(path, None), ..RareTerms::default() });
+        assert!(obstacle(&rewrites).is_some());
         let other_host = rewrite(None, Some("b".into()));
-        let rule = RuleTerms { rewrite: other_host, ..RuleTerms::default() }.into();
+        let rule = rule(RareTerms { rewrite: other_host, ..RareTerms::default() });
         assert_eq!((obstacle(&rule), passed_over(&rule).len()), (None, 1));
         let headers = Some(Box::new(HeaderChanges::default()));
-        let to = Destination { headers, ..Destination::invalid() };
+        let more = RareAtDestination { headers, ..RareAtDestination::default() }.into();
+        let to = Destination { more, ..Destination::invalid() };
         let rule = HttpRule { destinations: [to].into(), ..HttpRule::default() };
         assert_eq!(passed_over(&rule), ["headers are not changed"]);
         assert_eq!(passed_over(&HttpRule::default()), Vec::<String>::new());
@@ -335,7 +350,7 @@ mod tests {
             let retries = RetryRule {
                 attempts: 1,
                 on: Arc::from(on),
-                statuses: statuses.into(),
+                more: RareRetrySettings { statuses: statuses.into(), backoff: None }.into(),
                 ..RetryRule::default()
             };
             passed_over(

@@ -15,7 +15,7 @@ use super::object::ObjectMeta;
 use super::selection::{RuleSelector, Selection};
 use crate::mesh::RetryRule;
 pub(super) use crate::model::is_header_value as is_text;
-use crate::model::{Hostname, Namespace};
+use crate::model::{Hostname, Namespace, Rare, unsaid};
 
 /// The name that stands for all sidecars where gateways are named.
 pub const MESH: &str = "mesh";
@@ -117,23 +117,34 @@ pub struct HttpRule {
     pub terms: Arc<RuleTerms>,
 }
 
-/// What a rule says, but for where it is and where requests go. What few rules have is boxed: there may be tens of thousands.
+/// What a rule says, but for where it is and where requests go.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RuleTerms {
-    /// Its name; empty where it has none.
-    pub name: Arc<str>,
     /// Any of these has to fit; none stands for every request.
     pub matches: Box<[RequestMatch]>,
+    /// How long the whole of a request may take; `None` for ever.
+    pub timeout: Option<Duration>,
+    /// When it is tried again; `None` leaves that to the mesh.
+    pub retries: Option<Box<RetryRule>>,
+    /// Whether it holds what Envoy refuses: requests get a 500.
+    pub refused: bool,
+    /// Whether requests get a 500, instead of a 503, where a destination isn't known.
+    pub is_strict: bool,
+    /// What few rules have.
+    pub more: Rare<RareTerms>,
+}
+
+/// What few rules say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct RareTerms {
+    /// Its name; empty where it has none.
+    pub name: Arc<str>,
     /// A redirect, which comes before all else.
     pub redirect: Option<Box<RedirectRule>>,
     /// An answer by the proxy itself, which comes before destinations.
     pub response: Option<Box<FixedResponse>>,
     /// What of a request is another at its destination.
     pub rewrite: Option<Box<Rewrite>>,
-    /// How long the whole of a request may take; `None` for ever.
-    pub timeout: Option<Duration>,
-    /// When it is tried again; `None` leaves that to the mesh.
-    pub retries: Option<Box<RetryRule>>,
     /// Failures on purpose.
     pub fault: Option<Box<InjectedFault>>,
     /// Where copies go.
@@ -142,23 +153,30 @@ pub struct RuleTerms {
     pub cors: Option<Box<CrossOrigin>>,
     /// Headers that are added, set or taken away.
     pub headers: Option<Box<HeaderChanges>>,
-    /// Whether it holds what Envoy refuses: requests get a 500.
-    pub refused: bool,
-    /// Whether requests get a 500, instead of a 503, where a destination isn't known.
-    pub is_strict: bool,
 }
 
 /// Conditions of a request, all of which have to fit, and of who sends it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RequestMatch {
-    /// Its name; empty where it has none.
-    pub name: Arc<str>,
     /// The path, without its query.
     pub path: Option<PathMatch>,
     /// Whether the path is compared without regard to case.
     pub ignore_case: bool,
     /// Headers in lower case, sorted.
     pub headers: Box<[(Arc<str>, TextMatch)]>,
+    /// The port that the client meant, of the service.
+    pub port: Option<u16>,
+    /// Whether it holds a condition that Envoy refuses and that is left out here: what fits the rest gets a 500.
+    pub refused: bool,
+    /// What few ask for.
+    pub more: Rare<RareConditions>,
+}
+
+/// What few conditions ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct RareConditions {
+    /// Its name; empty where it has none.
+    pub name: Arc<str>,
     /// Headers that don't fit, in lower case, sorted.
     pub without_headers: Box<[(Arc<str>, TextMatch)]>,
     /// Claims of one token that was verified, sorted. They are known at gateways alone.
@@ -173,14 +191,10 @@ pub struct RequestMatch {
     pub scheme: Option<TextMatch>,
     /// Parameters of the query, sorted.
     pub query: Box<[(Arc<str>, TextMatch)]>,
-    /// The port that the client meant, of the service.
-    pub port: Option<u16>,
     /// What of the sender.
     pub source: SourceMatch,
     /// Under which name figures are kept; empty for none.
     pub stat_prefix: Arc<str>,
-    /// Whether it holds a condition that Envoy refuses and that is left out here: what fits the rest gets a 500.
-    pub refused: bool,
 }
 
 /// The way to a claim in a token, from the outermost: `realm_access`, `roles`. Never empty, and neither are its parts.
@@ -230,18 +244,26 @@ pub struct Destination {
     pub index: u32,
     /// The service, in full.
     pub host: Hostname,
-    /// The port; `None` for that of [`Self::port_name`], else the only one that the service has, else the listener's.
+    /// The port; `None` for that of [`RareAtDestination::port_name`], else the only one that the service has, else the
+    /// listener's.
     pub port: Option<u16>,
-    /// The name of the port, where it is known by that; else empty.
-    pub port_name: Arc<str>,
     /// The subset; empty for none.
     pub subset: Arc<str>,
     /// Its share of the sum.
     pub weight: u32,
-    /// Headers of requests that go here.
-    pub headers: Option<Box<HeaderChanges>>,
     /// Whether it can't be used, such as one in a foreign namespace that grants nothing: its share gets a 500.
     pub invalid: bool,
+    /// What few have.
+    pub more: Rare<RareAtDestination>,
+}
+
+/// What few destinations have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct RareAtDestination {
+    /// The name of the port, where it is known by that; else empty.
+    pub port_name: Arc<str>,
+    /// Headers of requests that go here.
+    pub headers: Option<Box<HeaderChanges>>,
 }
 
 /// A redirect.
@@ -458,6 +480,38 @@ impl DerefMut for HttpRule {
     }
 }
 
+unsaid!(RareTerms, RareConditions, RareAtDestination);
+
+impl Deref for RuleTerms {
+    type Target = RareTerms;
+
+    fn deref(&self) -> &RareTerms {
+        &self.more
+    }
+}
+
+impl DerefMut for RuleTerms {
+    fn deref_mut(&mut self) -> &mut RareTerms {
+        &mut self.more
+    }
+}
+
+impl Deref for RequestMatch {
+    type Target = RareConditions;
+
+    fn deref(&self) -> &RareConditions {
+        &self.more
+    }
+}
+
+impl Deref for Destination {
+    type Target = RareAtDestination;
+
+    fn deref(&self) -> &RareAtDestination {
+        &self.more
+    }
+}
+
 impl From<RuleTerms> for HttpRule {
     fn from(terms: RuleTerms) -> Self {
         Self { terms: Arc::new(terms), ..Self::default() }
@@ -471,11 +525,10 @@ impl Destination {
             index: 0,
             host,
             port: None,
-            port_name: Arc::default(),
             subset: Arc::default(),
             weight: 1,
-            headers: None,
             invalid: false,
+            more: Rare::default(),
         }
     }
 

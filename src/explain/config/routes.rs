@@ -487,7 +487,7 @@ impl ConfigView<'_> {
         alias: &MergedService,
         namespace: &Namespace,
     ) -> Option<(&'static Code, String)> {
-        let Destination { host, port_name, .. } = to;
+        let (host, port_name) = (&to.host, &to.port_name);
         let target = self.context.target(host, namespace);
         let Some(service) = self.context.service(target.as_str(), namespace) else {
             let text = format!("{host} is another name of {target}, and there is no such service");

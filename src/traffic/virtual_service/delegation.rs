@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::super::object::Reason;
 use super::super::route::{
-    HttpRoutes, HttpRule, PathMatch, RequestMatch, RulePlace, RuleTerms, SourceMatch, TextMatch,
+    HttpRoutes, HttpRule, PathMatch, RareConditions, RareTerms, RequestMatch, RulePlace, RuleTerms,
+    SourceMatch, TextMatch,
 };
 use super::{Delegate, VirtualService};
 use crate::codes;
@@ -105,20 +106,23 @@ fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
         }
     };
     let joined = joined(&root.name, &its.name);
-    let terms = RuleTerms {
+    let more = RareTerms {
         name: joined,
-        matches: matches.into(),
         redirect: its.redirect.clone(),
         response: its.response.clone(),
         rewrite: its.rewrite.clone().or_else(|| root.rewrite.clone()),
-        timeout: its.timeout.or(root.timeout),
-        retries: its.retries.clone().or_else(|| root.retries.clone()),
         fault: its.fault.clone().or_else(|| root.fault.clone()),
         mirrors: its.mirrors.clone().or_else(|| root.mirrors.clone()),
         cors: its.cors.clone().or_else(|| root.cors.clone()),
         headers: its.headers.clone().or_else(|| root.headers.clone()),
+    };
+    let terms = RuleTerms {
+        matches: matches.into(),
+        timeout: its.timeout.or(root.timeout),
+        retries: its.retries.clone().or_else(|| root.retries.clone()),
         refused: root.refused || its.refused,
         is_strict: root.is_strict || its.is_strict,
+        more: more.into(),
     };
     Some(HttpRule { destinations: its.destinations.clone(), ..terms.into() })
 }
@@ -144,11 +148,8 @@ fn of_both(root: &RequestMatch, its: &RequestMatch) -> Option<RequestMatch> {
         (Some(root), Some(its)) if root != its => return None,
         (root, its) => its.or(root),
     };
-    Some(RequestMatch {
+    let more = RareConditions {
         name: joined(&root.name, &its.name),
-        path,
-        ignore_case: root.ignore_case || its.ignore_case,
-        headers: named(&root.headers, &its.headers)?,
         without_headers: named(&root.without_headers, &its.without_headers)?,
         claims: named(&root.claims, &its.claims)?,
         without_claims: named(&root.without_claims, &its.without_claims)?,
@@ -156,14 +157,20 @@ fn of_both(root: &RequestMatch, its: &RequestMatch) -> Option<RequestMatch> {
         authority: text(root.authority.as_ref(), its.authority.as_ref())?,
         scheme: text(root.scheme.as_ref(), its.scheme.as_ref())?,
         query: named(&root.query, &its.query)?,
-        port,
         source: sources(&root.source, &its.source)?,
         stat_prefix: Arc::clone(if its.stat_prefix.is_empty() {
             &root.stat_prefix
         } else {
             &its.stat_prefix
         }),
+    };
+    Some(RequestMatch {
+        path,
+        ignore_case: root.ignore_case || its.ignore_case,
+        headers: named(&root.headers, &its.headers)?,
+        port,
         refused: root.refused || its.refused,
+        more: more.into(),
     })
 }
 

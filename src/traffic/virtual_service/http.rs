@@ -13,8 +13,9 @@ use super::super::object::Reason;
 use super::super::re2::{self, Regex};
 use super::super::route::{
     AbortStatus, ClaimPath, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits,
-    HttpRule, InjectedFault, MESH, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort,
-    RedirectRule, RequestMatch, Rewrite, RuleTerms, TextMatch, is_text, place,
+    HttpRule, InjectedFault, MESH, Mirror, PathMatch, PathRewrite, RareAtDestination,
+    RareConditions, RareTerms, RedirectPath, RedirectPort, RedirectRule, RequestMatch, Rewrite,
+    RuleTerms, TextMatch, is_text, place,
 };
 use super::claims::{claim_path, divided};
 use super::raw::{
@@ -44,9 +45,9 @@ impl Reader<'_> {
         let matches = raw.r#match.into_iter().enumerate();
         let matches = matches.map(|(at, raw)| self.request(raw, &format!("{path}.match[{at}]")));
         let mut rule = HttpRule::from(RuleTerms {
-            name: raw.name,
             matches: matches.collect(),
             timeout: raw.timeout.map(|timeout| timeout.0),
+            more: RareTerms { name: raw.name, ..RareTerms::default() }.into(),
             ..RuleTerms::default()
         });
         let delegate = raw.delegate.filter(|_| {
@@ -74,10 +75,11 @@ impl Reader<'_> {
         }
         self.destinations(raw.route, path, &mut rule);
         self.actions(raw.redirect, raw.direct_response, raw.rewrite, path, &mut rule);
-        let terms: &mut RuleTerms = &mut rule;
-        let refused = &mut terms.refused;
-        let retries = raw.retries.map(|raw| self.retries(raw, &format!("{path}.retries"), refused));
-        terms.retries = retries.map(Box::new);
+        let RuleTerms { refused, retries, more: terms, .. } = &mut *rule;
+        *retries = raw
+            .retries
+            .map(|raw| self.retries(raw, &format!("{path}.retries"), refused))
+            .map(Box::new);
         let fault = raw.fault.map(|raw| self.fault(raw, &format!("{path}.fault"), refused));
         terms.fault = fault.map(Box::new);
         let cors =
@@ -113,6 +115,7 @@ impl Reader<'_> {
         }
         mirrors.retain(|mirror| mirror.per_million > 0);
         rule.mirrors = is_set.then(|| mirrors.into());
+        rule.more.trim();
         (rule, delegate)
     }
 
@@ -168,11 +171,8 @@ impl Reader<'_> {
         let query =
             self.named(raw.query_params, &format!("{path}.queryParams"), false, &mut refused);
         let port = self.port(raw.port, &format!("{path}.port"));
-        RequestMatch {
+        let more = RareConditions {
             name: raw.name,
-            path: uri,
-            ignore_case: raw.ignore_uri_case,
-            headers,
             without_headers,
             claims,
             without_claims,
@@ -180,8 +180,6 @@ impl Reader<'_> {
             authority,
             scheme,
             query,
-            // One that can't be fits nothing.
-            port,
             source: source(
                 self.namespace,
                 &raw.gateways,
@@ -189,7 +187,15 @@ impl Reader<'_> {
                 &raw.source_namespace,
             ),
             stat_prefix: raw.stat_prefix,
+        };
+        RequestMatch {
+            path: uri,
+            ignore_case: raw.ignore_uri_case,
+            headers,
+            // One that can't be fits nothing.
+            port,
             refused,
+            more: more.into(),
         }
     }
 
@@ -399,7 +405,8 @@ impl Reader<'_> {
             match self.destination(raw.destination, &format!("{path}.destination")) {
                 Some(to) => {
                     let headers = headers.and_then(HeaderChanges::boxed);
-                    all.push(Destination { index: place(at), weight, headers, ..to });
+                    let more = RareAtDestination { headers, ..RareAtDestination::default() }.into();
+                    all.push(Destination { index: place(at), weight, more, ..to });
                 }
                 // What it would have taken is answered, and doesn't go to the others.
                 None => {
@@ -434,7 +441,7 @@ impl Reader<'_> {
         path: &str,
         rule: &mut RuleTerms,
     ) {
-        let refused = &mut rule.refused;
+        let RuleTerms { refused, more: rule, .. } = rule;
         let redirect = redirect.map(|raw| self.redirect(raw, &format!("{path}.redirect"), refused));
         rule.redirect = redirect.map(Box::new);
         let response = response.map(|raw| {

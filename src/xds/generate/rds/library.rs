@@ -12,7 +12,9 @@ use super::text::regex;
 use crate::codes;
 use crate::traffic::proxyless::{self, CallMatch};
 use crate::traffic::re2;
-use crate::traffic::route::{HttpRoutes, HttpRule, PathMatch, RequestMatch, TextMatch};
+use crate::traffic::route::{
+    HttpRoutes, HttpRule, PathMatch, RareConditions, RequestMatch, TextMatch,
+};
 
 /// The routes of these rules for such a client, as fields of a virtual host: none where no rule is for it.
 ///
@@ -57,8 +59,9 @@ fn routes_of(
         CallMatch::Untold(what) => Some(what),
         CallMatch::Never | CallMatch::Told => None,
     };
-    let mut made =
-        route_of(rules, rule, &RequestMatch { without_headers: [].into(), ..seen.clone() }, inputs);
+    let more = RareConditions { without_headers: [].into(), ..RareConditions::clone(&seen) };
+    let plain = RequestMatch { more: more.into(), ..seen.clone() };
+    let mut made = route_of(rules, rule, &plain, inputs);
     let obstacle = untold.or_else(|| proxyless::obstacle(rule).map(str::to_owned));
     if let Some(what) = obstacle {
         made.route.action = Some(failing(format!("{}: {what}", codes::RULE_ON_LIBRARY.id)));

@@ -347,7 +347,7 @@ fn redirect_of(redirect: &RedirectRule, inputs: RuleInputs<'_>) -> route::route:
 /// The port of a destination: its number, else the one that is called so, `None` where there is none; else the service's
 /// only one, else the listener's.
 fn port_of(destination: &Destination, inputs: RuleInputs<'_>) -> Option<u16> {
-    let Destination { host, port_name, .. } = destination;
+    let (host, port_name) = (&destination.host, &destination.port_name);
     let found = destination.port.or_else(|| (inputs.unnumbered_port)(host, port_name));
     found.or_else(|| port_name.is_empty().then_some(inputs.port))
 }

@@ -1,0 +1,110 @@
+//! Groups of settings of which most objects say nothing.
+//!
+//! There may be tens of thousands of rules, each of a kind that has dozens of fields. What few of them say is a group of its
+//! own, and takes the room of a pointer where nothing of it is said.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::{Deref, DerefMut};
+
+/// A group with one value that says nothing, which all share.
+pub trait Unsaid: Default + Eq + 'static {
+    /// The default value.
+    fn unsaid() -> &'static Self;
+}
+
+/// Implements [`Unsaid`] for groups.
+macro_rules! unsaid {
+    ($($group:ty),+) => {
+        $(impl $crate::model::Unsaid for $group {
+            fn unsaid() -> &'static Self {
+                static UNSAID: std::sync::LazyLock<$group> = std::sync::LazyLock::new(Default::default);
+                &UNSAID
+            }
+        })+
+    };
+}
+pub(crate) use unsaid;
+
+/// A group, of which nothing is kept where it says nothing. It reads as the group.
+#[derive(Clone)]
+pub struct Rare<T>(Option<Box<T>>);
+
+impl<T: Unsaid> Rare<T> {
+    /// Keeps nothing of it where it says nothing any more.
+    pub fn trim(&mut self) {
+        if **self == *T::unsaid() {
+            self.0 = None;
+        }
+    }
+}
+
+impl<T> Default for Rare<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Unsaid> From<T> for Rare<T> {
+    fn from(group: T) -> Self {
+        Self((group != *T::unsaid()).then(|| Box::new(group)))
+    }
+}
+
+impl<T: Unsaid> Deref for Rare<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.0 {
+            Some(group) => group,
+            None => T::unsaid(),
+        }
+    }
+}
+
+impl<T: Unsaid> DerefMut for Rare<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl<T: Unsaid> PartialEq for Rare<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0.is_none() && other.0.is_none()) || **self == **other
+    }
+}
+
+impl<T: Unsaid> Eq for Rare<T> {}
+
+impl<T: Unsaid + Hash> Hash for Rare<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl<T: Unsaid + fmt::Debug> fmt::Debug for Rare<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+    struct Group(u8);
+    unsaid!(Group);
+
+    #[test]
+    fn nothing_is_kept_of_a_group_that_says_nothing() {
+        assert!(Rare::from(Group(0)).0.is_none() && Rare::from(Group(1)).0.is_some());
+        let mut group = Rare::from(Group(1));
+        group.0 = Some(Box::new(Group(0)));
+        assert_eq!(group, Rare::default());
+        group.trim();
+        assert!(group.0.is_none() && group.deref().0 == 0);
+        (*group).0 = 2;
+        assert_eq!((group.deref().0, group == Rare::from(Group(2))), (2, true));
+    }
+}
