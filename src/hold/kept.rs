@@ -194,7 +194,7 @@ mod tests {
             kept.note(version, &configuration(&version.to_string()));
         }
         assert_eq!((kept.all().len(), kept.all()[0].version), (KEPT_MAX, 21));
-        let large = "x".repeat(BYTES_MAX / 4);
+        let large = "x".repeat(BYTES_MAX * 2 / 7);
         for version in 1000..1010 {
             kept.note(version, &configuration(&format!("{large}{version}")));
         }

@@ -69,8 +69,7 @@ impl ConfigurationSnapshot {
         let before = before.unwrap_or(&nothing);
         let pairs = [(&self.traffic, &before.traffic), (&self.access, &before.access)];
         let objects = pairs.into_iter().flat_map(|(now, before)| now.differences(before));
-        let of_objects: usize =
-            objects.filter_map(|one| one.now).map(|object| object.as_str().len()).sum();
+        let of_objects: usize = objects.filter_map(|one| one.now).map(ObjectJson::bytes).sum();
         let texts = [(&self.mesh, &before.mesh), (&self.networks, &before.networks)];
         let differing = texts.into_iter().filter(|(now, before)| now != before);
         of_objects
@@ -177,12 +176,13 @@ mod tests {
         let (one, two) = (object("one", 1), object("two", 2));
         let first = of(&[one.clone(), two.clone()], None);
         let alone = first.bytes_beside(None);
-        assert_eq!(alone, one.to_string().len() + two.to_string().len());
+        let bytes = |object: &Value| ObjectJson::from(object).bytes();
+        assert_eq!(alone, bytes(&one) + bytes(&two));
         assert_eq!(first.bytes_beside(Some(&first)), 0);
         let mut more = first.traffic.clone();
         let three = Arc::new(object("three", 3));
         more.insert(super::super::ObjectKey::of(&three).expect("a key"), Arc::clone(&three));
         let more = ConfigurationSnapshot::new(more, Collection::default(), Some("{}".into()), None);
-        assert_eq!(more.bytes_beside(Some(&first)), three.to_string().len() + 2);
+        assert_eq!(more.bytes_beside(Some(&first)), bytes(&three) + 2);
     }
 }

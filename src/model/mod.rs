@@ -23,6 +23,7 @@ mod mcs;
 mod namespace_filter;
 mod object_json;
 mod object_status;
+mod packed_text;
 mod proxy;
 mod rare;
 mod root_bundle;

@@ -1,7 +1,7 @@
 //! An object as it is stored, in few bytes.
 //!
 //! A tree of `serde_json` takes some 14 KB for an access policy of three rules, most of it nodes of maps with one entry; its
-//! text takes one. What an object says is read once and kept in a form of its own, so that the object itself is looked at
+//! text takes one, and packed a part of that. What an object says is read once and kept in a form of its own, so that the object itself is looked at
 //! when it changes and when somebody asks for it.
 
 use std::fmt;
@@ -9,23 +9,30 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// An object: its JSON with sorted keys and without blanks. Equal content is equal text. A clone shares it.
+use super::packed_text::{pack, unpacked};
+
+/// An object: its JSON with sorted keys and without blanks, packed. Equal content is equal bytes. A clone shares them.
 #[derive(Clone)]
-pub struct ObjectJson(Arc<str>);
+pub struct ObjectJson(Arc<[u8]>);
 
 impl ObjectJson {
     /// What it says, read anew each time.
     pub fn to_value(&self) -> Value {
         // It was written from a value, which was read within the same bounds.
-        serde_json::from_str(&self.0).unwrap_or_default()
+        unpacked(&self.0, |text| serde_json::from_slice(text).unwrap_or_default())
     }
 
     /// Its text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+    pub fn text(&self) -> String {
+        unpacked(&self.0, |text| String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Where its text is in memory: the same for its clones alone, among all that are kept.
+    /// How many bytes are kept of it.
+    pub fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Where it is in memory: the same for its clones alone, among all that are kept.
     pub fn place(&self) -> *const u8 {
         self.0.as_ptr()
     }
@@ -41,13 +48,13 @@ impl Eq for ObjectJson {}
 
 impl fmt::Debug for ObjectJson {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text())
     }
 }
 
 impl From<&Value> for ObjectJson {
     fn from(object: &Value) -> Self {
-        Self(object.to_string().into())
+        Self(pack(&object.to_string()).into())
     }
 }
 
@@ -79,6 +86,6 @@ mod tests {
         let shared = stored.clone();
         assert_eq!((stored.place(), &stored), (shared.place(), &shared));
         assert_ne!(stored, ObjectJson::from(json!({})));
-        assert_eq!(stored.as_str(), object.to_string());
+        assert_eq!(stored.text(), object.to_string());
     }
 }

@@ -49,7 +49,7 @@ impl KubeIndex {
             .facts
             .traffic
             .iter()
-            .map(|(key, object)| key.namespace.len() + key.name.len() + object.as_str().len());
+            .map(|(key, object)| key.namespace.len() + key.name.len() + object.bytes());
         let invalid = self
             .invalid
             .iter()
