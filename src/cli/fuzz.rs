@@ -19,7 +19,7 @@ pub(crate) fn traffic_objects(bytes: &[u8]) -> bool {
     // Without a Gateway that can be read a router is given nothing.
     let router = "router~10.0.0.9~gateway-1.istio-system~istio-system.svc.cluster.local";
     check_given(&mesh.context, &proxy(router, &[("istio", "ingressgateway")]));
-    mesh.reports.traffic.values().any(|report| report.good.is_some())
+    mesh.reports.traffic.values().any(|report| report.good().is_some())
 }
 
 fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {

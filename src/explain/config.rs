@@ -317,7 +317,7 @@ impl<'a> ConfigView<'a> {
     /// What was found out of an object of the traffic configuration.
     fn found(&self, report: &TrafficReport) -> (ObjectStanding, Finding) {
         let mut told = report.state.reasons.clone();
-        let Some((stored, object)) = &report.good else {
+        let Some((stored, object)) = report.good() else {
             return (ObjectStanding::Refused, Finding { reasons: told, ..Finding::default() });
         };
         let found = match object {

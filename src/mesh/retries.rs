@@ -143,7 +143,7 @@ impl WrittenRetries {
         let rule = RetryRule {
             attempts,
             per_try_timeout: self.per_try_timeout.map(|timeout| timeout.0),
-            on: on.into(),
+            on: if on.is_empty() { Arc::default() } else { on.into() },
             other_localities: self.retry_remote_localities.unwrap_or_default(),
             ignore_previous: self.retry_ignore_previous_hosts,
             more: RareRetrySettings { statuses: statuses.into(), backoff }.into(),

@@ -26,7 +26,7 @@ use crate::model::{ExportTo, Labels, Namespace, SortedMap};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DestinationRule {
     /// The objects that it is from, the oldest first; never empty, of one namespace.
-    pub objects: Vec<ObjectMeta>,
+    pub objects: Box<[ObjectMeta]>,
     /// The services that it is about.
     pub host: HostPattern,
     /// The namespaces whose clients it may hold for.
@@ -142,7 +142,7 @@ impl DestinationRule {
             subsets.insert(raw.name.into(), subset);
         }
         let subsets = Arc::new(subsets.into_iter().collect());
-        let rule = Self { objects: vec![meta], host, export_to, selector, policy, subsets };
+        let rule = Self { objects: [meta].into(), host, export_to, selector, policy, subsets };
         Ok((rule, reasons))
     }
 
@@ -162,7 +162,7 @@ impl DestinationRule {
         let host = HostPattern::parse(host, meta.namespace.as_str(), &settings.domain).ok()?;
         let tls = Some(Arc::new(ClientTls::Impossible));
         let groups = PolicyGroups { tls, ..PolicyGroups::default() };
-        let policy = Some(Arc::new(TrafficPolicy { groups, ports: BTreeMap::new() }));
+        let policy = Some(Arc::new(TrafficPolicy { groups, ports: SortedMap::new() }));
         // For those clients that it says it is for, as far as that can be read.
         let given = spec.get("exportTo").and_then(Value::as_array).into_iter().flatten();
         let given: Vec<String> = given.filter_map(Value::as_str).map(str::to_owned).collect();
@@ -170,7 +170,7 @@ impl DestinationRule {
         let selector = selector.and_then(|raw| BTreeMap::deserialize(raw).ok());
         let (selector, export_to) = for_whom(selector, &given, &meta, settings);
         let subsets = Arc::default();
-        Some(Self { objects: vec![meta], host, export_to, selector, policy, subsets })
+        Some(Self { objects: [meta].into(), host, export_to, selector, policy, subsets })
     }
 
     /// What it says of a port of the service, or of a subset there; of one that it doesn't have what it says of the service.
@@ -217,7 +217,7 @@ impl DestinationRule {
 
     /// Takes in what a younger one says that it doesn't say itself.
     fn merge(&mut self, younger: &Self) {
-        self.objects.extend(younger.objects.iter().cloned());
+        self.objects = self.objects.iter().chain(&younger.objects).cloned().collect();
         if self.policy.is_none() {
             self.policy.clone_from(&younger.policy);
         }
@@ -251,7 +251,7 @@ fn port_losses(
     subset: Option<&TrafficPolicy>,
 ) -> Vec<(u16, &'static str)> {
     let Some(subset) = subset else { return Vec::new() };
-    let anywhere = TrafficPolicy { ports: BTreeMap::new(), ..subset.clone() };
+    let anywhere = TrafficPolicy { ports: SortedMap::new(), ..subset.clone() };
     let of_port = |(port, own): (&u16, &PolicyGroups)| {
         let given = resolve(rule, Some(&anywhere), *port);
         let lost = [

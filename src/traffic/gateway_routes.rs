@@ -16,10 +16,10 @@ use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use super::route::{
     ConnectionMatch, Destination, FixedResponse, HttpRule, MESH, PathMatch, RareTerms,
-    RequestMatch, RouteOrigin, RulePlace, RuleTerms, TcpRule,
+    RequestMatch, RouteKind, RouteOrigin, RulePlace, RuleTerms, TcpRule,
 };
-use super::virtual_service::VirtualService;
-use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace, SortedMap};
+use super::virtual_service::{RareRules, VirtualService};
+use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace};
 
 /// The objects, which change one by one, and what came of them.
 #[derive(Debug, Default)]
@@ -30,9 +30,6 @@ pub(super) struct GatewayRouteObjects {
     /// Those that may come to something else than before.
     touched: BTreeSet<JoinKey>,
 }
-
-/// A GRPCRoute, as an origin's kind.
-const GRPC: &str = "grpc-route";
 
 /// A Service, and the namespace for whose clients alone the routes are, if it isn't the Service's.
 type JoinKey = (Hostname, Option<Namespace>);
@@ -173,15 +170,13 @@ impl GatewayRouteObjects {
             gateways: [MESH.into()].into(),
             export_to,
             http: rules.into(),
-            delegates: SortedMap::new(),
-            tls: tls.into(),
-            tcp: tcp.into(),
+            more: RareRules { tls: tls.into(), tcp: tcp.into(), ..RareRules::default() }.into(),
         }
     }
 }
 
 fn is_of_grpc(one: &HttpRule) -> bool {
-    one.place.of.as_ref().is_some_and(|origin| origin.kind == GRPC)
+    one.place.of.as_ref().is_some_and(|origin| origin.kind == RouteKind::GrpcRoute)
 }
 
 /// For each port that GRPCRoutes have for themselves, what keeps other routes away from it.
@@ -209,12 +204,11 @@ fn only_of_grpc(rules: &[HttpRule]) -> Vec<HttpRule> {
 
 fn origin_of(route: &GatewayRoute) -> RouteOrigin {
     RouteOrigin {
-        api: "gateway.networking.k8s.io/v1",
         kind: match route.kind {
-            "GRPCRoute" => GRPC,
-            "TCPRoute" => "tcp-route",
-            "TLSRoute" => "tls-route",
-            _ => "http-route",
+            "GRPCRoute" => RouteKind::GrpcRoute,
+            "TCPRoute" => RouteKind::TcpRoute,
+            "TLSRoute" => RouteKind::TlsRoute,
+            _ => RouteKind::HttpRoute,
         },
         namespace: route.meta.namespace.clone(),
         name: Arc::clone(&route.meta.name),

@@ -19,7 +19,7 @@ use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
 use super::proxy_config::SidecarDefaults;
 use super::report::{TrafficObject, TrafficReport, TrafficReports};
-use super::route::RouteOrigin;
+use super::route::{RouteKind, RouteOrigin};
 use super::scoped::ScopedInForce;
 use super::shared::SharedParts;
 use super::sidecar::Sidecar;
@@ -441,9 +441,10 @@ impl TrafficIndex {
             return None;
         }
         // The last good form first, so that it stands in again.
-        let good = self.reports.iter().filter_map(|(key, report)| {
-            Some((ObjectKey::clone(key), report.good.as_ref()?.0.clone()))
-        });
+        let good = self
+            .reports
+            .iter()
+            .filter_map(|(key, report)| Some((ObjectKey::clone(key), report.good()?.0.clone())));
         anew.apply(&good.collect());
         let mut update = anew.apply(&objects);
         if let Some(update) = &mut update {
@@ -487,7 +488,7 @@ impl TrafficIndex {
     /// The objects that make no sense as they are, each with its last form that did.
     pub fn stand_ins(&self) -> Vec<(ObjectJson, ObjectJson)> {
         let of = |(key, report): (&Arc<ObjectKey>, &Arc<TrafficReport>)| {
-            let (good, _) = report.good.as_ref().filter(|_| report.state.refused)?;
+            let (good, _) = report.good().filter(|_| report.state.refused)?;
             // Which object of a store is meant is known by its place in memory.
             Some((self.objects.get(key)?.clone(), good.clone()))
         };
@@ -508,7 +509,7 @@ impl TrafficIndex {
         let given = before.as_ref().map(|report| report.state.reasons.clone()).unwrap_or_default();
         let was = match earlier {
             EarlierForm::StandsIn => match &before {
-                Some(report) => report.good.clone(),
+                Some(report) => report.good().map(|(stored, read)| (stored.clone(), read.clone())),
                 None => self.remembered_form(kind, key, object),
             },
             EarlierForm::IsForgotten => None,
@@ -535,9 +536,12 @@ impl TrafficIndex {
         self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
         let mut state = Arc::new(state);
         self.shared.states.share(&mut state);
-        let report = TrafficReport { good, guard, state };
+        let report = match good {
+            Some(good) => TrafficReport::of(good, state),
+            None => TrafficReport::guarded(guard, state),
+        };
         let new = report.in_force().cloned();
-        let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
+        let counts = report.good().map_or(object, |(stored, _)| stored);
         self.counting.insert_shared(&shared, counts.clone());
         self.reports.insert(shared, Arc::new(report));
         if old == new {
@@ -560,7 +564,7 @@ impl TrafficIndex {
         changes: &mut TrafficChanges,
     ) -> bool {
         let before = self.reports.insert(Arc::clone(key), Arc::clone(report));
-        let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
+        let counts = report.good().map_or(object, |(stored, _)| stored);
         self.counting.insert_shared(key, counts.clone());
         let old = before.as_ref().and_then(|report| report.in_force());
         let new = report.in_force();
@@ -699,12 +703,12 @@ fn key_of(group: &str, kind: TrafficKind, meta: ObjectMeta) -> ObjectKey {
 /// The object that rules come from.
 fn key_of_origin(origin: &RouteOrigin) -> ObjectKey {
     let (group, kind) = match origin.kind {
-        "http-route" => (GATEWAY_API, TrafficKind::HttpRoute),
-        "grpc-route" => (GATEWAY_API, TrafficKind::GrpcRoute),
-        "tcp-route" => (GATEWAY_API, TrafficKind::TcpRoute),
-        "tls-route" => (GATEWAY_API, TrafficKind::TlsRoute),
-        "ingress" => (INGRESS_API, TrafficKind::Ingress),
-        _ => (ISTIO_NETWORKING, TrafficKind::VirtualService),
+        RouteKind::HttpRoute => (GATEWAY_API, TrafficKind::HttpRoute),
+        RouteKind::GrpcRoute => (GATEWAY_API, TrafficKind::GrpcRoute),
+        RouteKind::TcpRoute => (GATEWAY_API, TrafficKind::TcpRoute),
+        RouteKind::TlsRoute => (GATEWAY_API, TrafficKind::TlsRoute),
+        RouteKind::Ingress => (INGRESS_API, TrafficKind::Ingress),
+        RouteKind::VirtualService => (ISTIO_NETWORKING, TrafficKind::VirtualService),
     };
     let RouteOrigin { namespace, name, .. } = origin.clone();
     key_of(group, kind, ObjectMeta { created: 0, name, namespace })

@@ -4,7 +4,6 @@
 mod client_tls;
 mod raw;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ pub use self::client_tls::{
 pub(super) use self::raw::{RawTrafficPolicy, pool_limits};
 pub use crate::mesh::{Http2Pings, OutlierDetection, PoolLimits};
 use crate::mesh::{LocalitySetting, UsualLimits};
-use crate::model::ProxyType;
+use crate::model::{ProxyType, SortedMap};
 
 /// What a rule says of how a service is spoken to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -26,7 +25,7 @@ pub struct TrafficPolicy {
     /// What holds on all ports.
     pub groups: PolicyGroups,
     /// What holds on a port instead: these groups replace the others wholly.
-    pub ports: BTreeMap<u16, PolicyGroups>,
+    pub ports: SortedMap<u16, PolicyGroups>,
 }
 
 /// The groups of settings. A group counts whole: where one replaces another, nothing of that is left.

@@ -46,18 +46,33 @@ pub enum TrafficObject {
 /// An object, and what is said of it.
 #[derive(Debug)]
 pub struct TrafficReport {
-    /// The last of it that made sense, as it was stored and as it was read.
-    pub good: Option<(ObjectJson, TrafficObject)>,
-    /// What counts where none of it ever did: see [`DestinationRule::guard`].
-    pub guard: Option<TrafficObject>,
+    /// The last of it that made sense, as it was stored.
+    stored: Option<ObjectJson>,
+    /// The same as it was read. Where none of it ever made sense, what counts in its place: see [`DestinationRule::guard`].
+    read: Option<TrafficObject>,
     /// How it was taken as it is now.
     pub state: Arc<ObjectState>,
 }
 
 impl TrafficReport {
+    /// The last of an object that made sense, and how it is taken as it is now.
+    pub(super) fn of(good: (ObjectJson, TrafficObject), state: Arc<ObjectState>) -> Self {
+        Self { stored: Some(good.0), read: Some(good.1), state }
+    }
+
+    /// One that never made sense, and what counts in its place.
+    pub(super) fn guarded(guard: Option<TrafficObject>, state: Arc<ObjectState>) -> Self {
+        Self { stored: None, read: guard, state }
+    }
+
+    /// The last of it that made sense, as it was stored and as it was read.
+    pub fn good(&self) -> Option<(&ObjectJson, &TrafficObject)> {
+        self.stored.as_ref().zip(self.read.as_ref())
+    }
+
     /// What of it counts.
     pub fn in_force(&self) -> Option<&TrafficObject> {
-        self.good.as_ref().map(|(_, read)| read).or(self.guard.as_ref())
+        self.read.as_ref()
     }
 }
 

@@ -32,34 +32,66 @@ pub struct HttpRoutes {
 /// The object that rules come from, as proxies show it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RouteOrigin {
-    /// The API group and version, such as `networking.istio.io/v1`.
-    pub api: &'static str,
-    /// The kind as in `istio.config`, such as `virtual-service`.
-    pub kind: &'static str,
+    /// The kind.
+    pub kind: RouteKind,
     /// The object's namespace.
     pub namespace: Namespace,
     /// The object's name.
     pub name: Arc<str>,
 }
 
-impl RouteOrigin {
-    /// The kind as objects name it, such as `VirtualService`.
-    pub fn object_kind(&self) -> &'static str {
-        match self.kind {
-            "http-route" => "HTTPRoute",
-            "grpc-route" => "GRPCRoute",
-            "tcp-route" => "TCPRoute",
-            "tls-route" => "TLSRoute",
-            "ingress" => "Ingress",
-            _ => "VirtualService",
+/// A kind of objects that rules come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "they are called as the kinds are")]
+pub enum RouteKind {
+    VirtualService,
+    HttpRoute,
+    GrpcRoute,
+    TcpRoute,
+    TlsRoute,
+    Ingress,
+}
+
+impl RouteKind {
+    /// The API group and version, such as `networking.istio.io/v1`.
+    pub fn api(self) -> &'static str {
+        match self {
+            Self::VirtualService => "networking.istio.io/v1",
+            Self::Ingress => "networking.k8s.io/v1",
+            _ => "gateway.networking.k8s.io/v1",
         }
     }
 
+    /// As in `istio.config`, such as `virtual-service`.
+    pub fn in_config(self) -> &'static str {
+        match self {
+            Self::VirtualService => "virtual-service",
+            Self::HttpRoute => "http-route",
+            Self::GrpcRoute => "grpc-route",
+            Self::TcpRoute => "tcp-route",
+            Self::TlsRoute => "tls-route",
+            Self::Ingress => "ingress",
+        }
+    }
+
+    /// As objects name it, such as `VirtualService`.
+    pub fn in_objects(self) -> &'static str {
+        match self {
+            Self::VirtualService => "VirtualService",
+            Self::HttpRoute => "HTTPRoute",
+            Self::GrpcRoute => "GRPCRoute",
+            Self::TcpRoute => "TCPRoute",
+            Self::TlsRoute => "TLSRoute",
+            Self::Ingress => "Ingress",
+        }
+    }
+}
+
+impl RouteOrigin {
     /// That of an Ingress.
     pub fn of_ingress(meta: &ObjectMeta) -> Self {
         Self {
-            api: "networking.k8s.io/v1",
-            kind: "ingress",
+            kind: RouteKind::Ingress,
             namespace: meta.namespace.clone(),
             name: Arc::clone(&meta.name),
         }
@@ -67,8 +99,8 @@ impl RouteOrigin {
 
     /// Where in the object a rule for connections is, that is in such a list.
     pub fn path_of_connections(&self, list: &str, place: &RulePlace) -> String {
-        match self.object_kind() {
-            "VirtualService" => format!("spec.{list}[{}]", place.index),
+        match self.kind {
+            RouteKind::VirtualService => format!("spec.{list}[{}]", place.index),
             _ => format!("spec.rules[{}]", place.index),
         }
     }
@@ -76,18 +108,18 @@ impl RouteOrigin {
     /// Where in the object a rule for requests is.
     pub fn path_of(&self, place: &RulePlace) -> String {
         let RulePlace { index, path, .. } = place;
-        match (self.object_kind(), path) {
-            ("VirtualService", _) => format!("spec.http[{index}]"),
-            ("Ingress", Some(path)) => format!("spec.rules[{index}].http.paths[{path}]"),
-            ("Ingress", None) => "spec.defaultBackend".to_owned(),
+        match (self.kind, path) {
+            (RouteKind::VirtualService, _) => format!("spec.http[{index}]"),
+            (RouteKind::Ingress, Some(path)) => format!("spec.rules[{index}].http.paths[{path}]"),
+            (RouteKind::Ingress, None) => "spec.defaultBackend".to_owned(),
             _ => format!("spec.rules[{index}]"),
         }
     }
 
     /// What access logs and `istioctl` show of a route (Istio, the metadata `istio.config`).
     pub fn config(&self) -> String {
-        let Self { api, kind, namespace, name } = self;
-        format!("/apis/{api}/namespaces/{namespace}/{kind}/{name}")
+        let Self { kind, namespace, name } = self;
+        format!("/apis/{}/namespaces/{namespace}/{}/{name}", kind.api(), kind.in_config())
     }
 }
 

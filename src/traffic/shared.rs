@@ -21,6 +21,8 @@ pub(super) struct SharedParts {
     subsets: SharedValues<SortedMap<Arc<str>, Subset>>,
     /// What one rule says of requests.
     terms: SharedValues<RuleTerms>,
+    /// The gateways of one VirtualService.
+    gateways: SharedValues<[Arc<str>]>,
     /// What is said of objects: of most of them nothing.
     pub(super) states: SharedValues<ObjectState>,
     /// Names that are no object's own.
@@ -39,7 +41,7 @@ impl SharedParts {
             }
             TrafficObject::VirtualService(service) => {
                 let Some(service) = Arc::get_mut(service) else { return };
-                service.gateways.iter_mut().for_each(|gateway| self.texts.share(gateway));
+                self.gateways.share(&mut service.gateways);
                 for rule in Arc::get_mut(&mut service.http).into_iter().flatten() {
                     self.terms.share(&mut rule.terms);
                     rule.destinations.iter_mut().for_each(|to| self.texts.share(&mut to.subset));

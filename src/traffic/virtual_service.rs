@@ -11,6 +11,7 @@ mod raw;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -25,11 +26,11 @@ use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::route::{
-    ConnectionMatch, Destination, HttpRule, MESH, RouteOrigin, RulePlace, SourceMatch, TcpRule,
-    place,
+    ConnectionMatch, Destination, HttpRule, MESH, RouteKind, RouteOrigin, RulePlace, SourceMatch,
+    TcpRule, place,
 };
 use crate::codes;
-use crate::model::{ExportTo, Namespace, SortedMap};
+use crate::model::{ExportTo, Namespace, Rare, SortedMap, unsaid};
 
 /// A VirtualService, or the part of one that others delegate to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,17 +42,34 @@ pub struct VirtualService {
     /// The hosts that it is about, each once; none for one that others delegate to.
     pub hosts: Box<[HostPattern]>,
     /// The gateways that it is for, as `NAMESPACE/NAME`, or [`MESH`] for sidecars.
-    pub gateways: Box<[Arc<str>]>,
+    pub gateways: Arc<[Arc<str>]>,
     /// The namespaces whose proxies it is for.
     pub export_to: ExportTo,
     /// What becomes of requests.
     pub http: Arc<[HttpRule]>,
-    /// Of rules in whose place those of another object stand, that object, by their place among [`Self::http`].
+    /// What few say.
+    pub more: Rare<RareRules>,
+}
+
+/// What few VirtualServices say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RareRules {
+    /// Of rules in whose place those of another object stand, that object, by their place among [`VirtualService::http`].
     pub delegates: SortedMap<usize, Delegate>,
     /// What becomes of connections that begin TLS.
     pub tls: Box<[TcpRule]>,
     /// What becomes of other connections.
     pub tcp: Box<[TcpRule]>,
+}
+
+unsaid!(RareRules);
+
+impl Deref for VirtualService {
+    type Target = RareRules;
+
+    fn deref(&self) -> &RareRules {
+        &self.more
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -104,7 +122,7 @@ impl VirtualService {
         let namespace = meta.namespace.clone();
         let gateways: BTreeSet<Arc<str>> =
             raw.gateways.iter().map(|name| gateway_name(name, &namespace)).collect();
-        let gateways: Box<[Arc<str>]> =
+        let gateways: Arc<[Arc<str>]> =
             if gateways.is_empty() { [MESH.into()].into() } else { gateways.into_iter().collect() };
         let hosts = hosts(&raw.hosts, &namespace, settings, &mut reasons);
         let is_for_mesh = gateways.iter().any(|gateway| **gateway == *MESH);
@@ -136,13 +154,13 @@ impl VirtualService {
             object::export_to(&raw.export_to, &settings.virtual_services_export_to, &namespace);
         object::note_export(&raw.export_to, &mut reasons);
         let origin = Arc::new(RouteOrigin {
-            api: "networking.istio.io/v1",
-            kind: "virtual-service",
+            kind: RouteKind::VirtualService,
             namespace: meta.namespace.clone(),
             name: Arc::clone(&meta.name),
         });
         let http = http.into();
-        let service = Self { meta, origin, hosts, gateways, export_to, http, delegates, tls, tcp };
+        let more = RareRules { delegates, tls, tcp }.into();
+        let service = Self { meta, origin, hosts, gateways, export_to, http, more };
         Ok((service, reasons))
     }
 

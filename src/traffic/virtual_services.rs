@@ -11,8 +11,8 @@ use super::gateways::Gateways;
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
 use super::route::{
-    ConnectionMatch, Destination, HttpRoutes, HttpRule, RequestMatch, RouteOrigin, SourceMatch,
-    TcpRule,
+    ConnectionMatch, Destination, HttpRoutes, HttpRule, RequestMatch, RouteKind, RouteOrigin,
+    SourceMatch, TcpRule,
 };
 use super::selection::{Selection, Selectors};
 use super::virtual_service::{Delegate, VirtualService};
@@ -49,20 +49,11 @@ impl RoutedService {
 
     /// Whether it is the same but for what becomes of requests, be they answered elsewhere.
     fn is_same_beside_requests(&self, other: &Self) -> bool {
-        let VirtualService {
-            meta,
-            origin,
-            hosts,
-            gateways,
-            export_to,
-            tls,
-            tcp,
-            http: _,
-            delegates: _,
-        } = &*self.service;
+        let VirtualService { meta, origin, hosts, gateways, export_to, http: _, more } =
+            &*self.service;
         let of = &*other.service;
         (meta, origin, hosts, gateways) == (&of.meta, &of.origin, &of.hosts, &of.gateways)
-            && (export_to, tls, tcp) == (&of.export_to, &of.tls, &of.tcp)
+            && (export_to, &more.tls, &more.tcp) == (&of.export_to, &of.tls, &of.tcp)
             && self.http.origin == other.http.origin
             && self.portless == other.portless
             && self.led() == other.led()
@@ -84,7 +75,7 @@ impl RoutedService {
 
     /// Whether `other` names the same as it where it holds for a host, so that both may hold for that: VirtualServices may.
     pub fn shares_host(&self, other: &Self, host: &HostPattern) -> bool {
-        let is_one = |one: &Self| one.http.origin.object_kind() == "VirtualService";
+        let is_one = |one: &Self| one.http.origin.kind == RouteKind::VirtualService;
         let holding = self.service.mesh_hosts().filter(|own| own.contains(host)).min();
         is_one(self) && is_one(other) && other.service.mesh_hosts().any(|own| Some(own) == holding)
     }
@@ -299,7 +290,7 @@ impl VirtualServices {
             }
             let text = format!(
                 "{host} belongs to {} {}/{}, which is older: no rule of this one {}holds for it",
-                winner.service.origin.kind,
+                winner.service.origin.kind.in_config(),
                 winner.service.origin.namespace,
                 winner.service.origin.name,
                 if is_shared { "for connections " } else { "" }

@@ -59,7 +59,7 @@ impl ConfigView<'_> {
         let Some(addresses) = self.ingress_addresses() else { return Vec::new() };
         let settings = &self.context.mesh.ingress;
         let all = self.reports.traffic.iter().filter_map(|(key, report)| {
-            let Some((_, TrafficObject::Ingress(ingress))) = &report.good else { return None };
+            let Some((_, TrafficObject::Ingress(ingress))) = report.good() else { return None };
             ingress.is_followed(self.ingress_classes(), settings).ok()?;
             let object = self.reports.objects.get(key)?.to_value();
             let generation = object.pointer("/metadata/generation").and_then(Value::as_i64)?;
@@ -108,7 +108,7 @@ impl ConfigView<'_> {
     }
 
     fn ingress_classes(&self) -> impl Iterator<Item = &IngressClass> {
-        self.reports.traffic.values().filter_map(|report| match &report.good {
+        self.reports.traffic.values().filter_map(|report| match report.good() {
             Some((_, TrafficObject::IngressClass(class))) => Some(&**class),
             _ => None,
         })

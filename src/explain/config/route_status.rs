@@ -48,7 +48,7 @@ impl ConfigView<'_> {
 
     /// Whether a route, where any form of it counts, is among those in force.
     fn is_joined(&self, report: &TrafficReport) -> bool {
-        let Some((_, TrafficObject::GatewayRoute(route))) = &report.good else { return true };
+        let Some((_, TrafficObject::GatewayRoute(route))) = report.good() else { return true };
         let host = |parent: &ParentService| HostPattern::of_service(&parent.host);
         route.parents.iter().all(|parent| self.joined(route, &host(parent)).is_some())
     }
@@ -58,7 +58,7 @@ impl ConfigView<'_> {
         let rules = object.pointer("/spec/rules").and_then(Value::as_array);
         let facts = RouteFacts {
             rules: rules.map_or(0, Vec::len),
-            refused: report.state.refused.then_some(report.good.is_some()),
+            refused: report.state.refused.then_some(report.good().is_some()),
         };
         let parents = object.pointer("/spec/parentRefs").and_then(Value::as_array);
         let parents = parents.map(Vec::as_slice).unwrap_or_default().iter().enumerate();

@@ -153,7 +153,7 @@ impl ConfigView<'_> {
             let losing: Audience = owners.others.keys().cloned().collect();
             let winner = format!(
                 "{} {}/{}",
-                other.service.origin.object_kind(),
+                other.service.origin.kind.in_objects(),
                 other.service.origin.namespace,
                 other.service.origin.name
             );
@@ -521,7 +521,7 @@ impl ConfigView<'_> {
                 || service.export_to.visible_to(&root.meta.namespace);
             visible && root.delegates.values().any(|one| *one == key)
         };
-        let all = self.reports.traffic.values().filter_map(|report| match &report.good {
+        let all = self.reports.traffic.values().filter_map(|report| match report.good() {
             Some((_, TrafficObject::VirtualService(service))) => Some(service),
             _ => None,
         });
@@ -668,20 +668,20 @@ impl ConfigView<'_> {
         let services = &self.context.traffic.virtual_services;
         let mut all = services.of_pattern(host, &route.meta.namespace);
         all.find(|one| {
-            one.service.origin.api.starts_with(GATEWAY_API)
+            one.service.origin.kind.api().starts_with(GATEWAY_API)
                 && one.service.meta.namespace == route.meta.namespace
         })
     }
 
     fn gateway_routes(&self) -> impl Iterator<Item = &Arc<GatewayRoute>> {
-        self.reports.traffic.values().filter_map(|report| match &report.good {
+        self.reports.traffic.values().filter_map(|report| match report.good() {
             Some((_, TrafficObject::GatewayRoute(route))) => Some(route),
             _ => None,
         })
     }
 
     fn grants(&self) -> impl Iterator<Item = &ReferenceGrant> {
-        self.reports.traffic.values().filter_map(|report| match &report.good {
+        self.reports.traffic.values().filter_map(|report| match report.good() {
             Some((_, TrafficObject::ReferenceGrant(grant))) => Some(&**grant),
             _ => None,
         })

@@ -192,7 +192,7 @@ impl ConfigView<'_> {
     }
 
     fn rule_object(&self, meta: &ObjectMeta) -> Option<&DestinationRule> {
-        self.reports.traffic.values().find_map(|report| match &report.good {
+        self.reports.traffic.values().find_map(|report| match report.good() {
             Some((_, TrafficObject::DestinationRule(rule))) if rule.meta() == meta => Some(&**rule),
             _ => None,
         })

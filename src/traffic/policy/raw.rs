@@ -212,7 +212,7 @@ impl TrafficPolicy {
             let path = format!("{path}.portLevelSettings");
             reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
         }
-        Self { groups, ports }
+        Self { groups, ports: ports.into_iter().collect() }
     }
 }
 

@@ -108,7 +108,7 @@ pub(in crate::xds::generate) fn contenders<'a>(
                 let of = &winner.http.origin;
                 let text = format!(
                     "{host} belongs to {} {}/{} for this proxy",
-                    of.object_kind(),
+                    of.kind.in_objects(),
                     of.namespace,
                     of.name
                 );

@@ -109,7 +109,7 @@ impl RequestWalk {
 impl RuleName {
     pub(super) fn whole(origin: &RouteOrigin) -> Self {
         Self {
-            kind: origin.object_kind(),
+            kind: origin.kind.in_objects(),
             namespace: origin.namespace.to_string(),
             name: origin.name.to_string(),
             cluster: None,
