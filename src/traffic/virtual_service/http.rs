@@ -20,7 +20,7 @@ use super::super::route::{
 use super::claims::{claim_path, divided};
 use super::raw::{
     RawCors, RawDestination, RawFault, RawHeaderEdits, RawHeaders, RawHttpDestination, RawHttpRule,
-    RawPercent, RawRedirect, RawRequestMatch, RawResponse, RawRewrite, RawTextMatch,
+    RawPercent, RawRedirect, RawRequestMatch, RawResponse, RawRewrite, RawTextMatch, grpc_status,
 };
 use super::source::{Delegate, source};
 use crate::codes::{self, Code};
@@ -775,29 +775,3 @@ const HEADER_VALUE_MAX: usize = 16 << 10;
 const QUERY_NAME_MAX: usize = 1 << 10;
 /// The most headers that are set, and that are added. Envoy takes 1000 of a route, which a rule and its destination share.
 const HEADERS_MAX: usize = 250;
-
-/// The number of a gRPC status, by its name or as it is.
-fn grpc_status(name: &str) -> Option<u8> {
-    const NAMES: [&str; 17] = [
-        "OK",
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-        "UNAUTHENTICATED",
-    ];
-    let place = NAMES.iter().position(|known| *known == name);
-    let number = place.or_else(|| name.parse().ok().filter(|number| *number < NAMES.len()));
-    number.and_then(|number| u8::try_from(number).ok())
-}

@@ -195,3 +195,29 @@ pub(super) struct RawHeaderEdits {
     pub(super) add: BTreeMap<String, Arc<str>>,
     pub(super) remove: Vec<String>,
 }
+
+/// The number of a gRPC status, by its name or as it is.
+pub(super) fn grpc_status(name: &str) -> Option<u8> {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+    let place = NAMES.iter().position(|known| *known == name);
+    let number = place.or_else(|| name.parse().ok().filter(|number| *number < NAMES.len()));
+    number.and_then(|number| u8::try_from(number).ok())
+}
