@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::packed_text::{pack, unpacked};
+use super::packed_text::{pack, unpack};
 
 /// An object: its JSON with sorted keys and without blanks, packed. Equal content is equal bytes. A clone shares them.
 #[derive(Clone)]
@@ -19,12 +19,12 @@ impl ObjectJson {
     /// What it says, read anew each time.
     pub fn to_value(&self) -> Value {
         // It was written from a value, which was read within the same bounds.
-        unpacked(&self.0, |text| serde_json::from_slice(text).unwrap_or_default())
+        serde_json::from_slice(&unpack(&self.0)).unwrap_or_default()
     }
 
     /// Its text.
     pub fn text(&self) -> String {
-        unpacked(&self.0, |text| String::from_utf8_lossy(text).into_owned())
+        String::from_utf8(unpack(&self.0)).unwrap_or_default()
     }
 
     /// How many bytes are kept of it.

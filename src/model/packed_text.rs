@@ -1,12 +1,9 @@
-//! JSON in fewer bytes: what was said before is named by where it stands.
+//! JSON in fewer bytes.
 //!
-//! Objects of one kind say much alike, and each of them names its hosts several times. A plain Lempel-Ziv, since such texts are
-//! short: each is packed as if a text that says what many do stood before it, and unpacking one costs less than reading its JSON.
-//!
-//! JSON that `serde_json` writes has no bytes below 0x20. So all other bytes stand for themselves, and one below begins a copy:
-//! its length less [`SHORTEST`], then how far back it is, of 16 bits.
+//! Objects of one kind say much alike, and each of them names its hosts several times. Each is an LZ4 block of its own, packed as
+//! if a text that says what many do stood before it: a quarter to a third of an object is left.
 
-use std::sync::LazyLock;
+use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 
 /// What many objects say, as each of them would.
 const COMMON: &str = concat!(
@@ -53,95 +50,15 @@ const COMMON: &str = concat!(
     r#""route":[{"destination":{"host":""}}]}]}}"#,
 );
 
-/// The shortest copy: it takes 3 bytes.
-const SHORTEST: usize = 4;
-/// How many lengths a copy may have.
-const LENGTHS: usize = 0x20;
-/// Where four bytes stood last, by their hash; 0 for nowhere.
-type LastPlaces = [u16; 1 << HASH_BITS];
-const HASH_BITS: u32 = 12;
-
-/// That of [`COMMON`].
-static PLACES: LazyLock<Box<LastPlaces>> = LazyLock::new(|| {
-    let mut places = Box::new([0; 1 << HASH_BITS]);
-    for at in 0..COMMON.len() {
-        note(&mut places, COMMON.as_bytes(), at);
-    }
-    places
-});
-
-/// Packs JSON as `serde_json` writes it.
+/// Packs a text. Equal texts are equal bytes.
 pub(super) fn pack(json: &str) -> Vec<u8> {
-    let all = [COMMON.as_bytes(), json.as_bytes()].concat();
-    let mut places = PLACES.clone();
-    let mut packed = Vec::with_capacity(json.len());
-    let mut at = COMMON.len();
-    while let Some(byte) = all.get(at) {
-        let copied = note(&mut places, &all, at).and_then(|from| {
-            let distance = u16::try_from(at - from).ok()?;
-            let most = (SHORTEST + LENGTHS - 1).min(all.len() - at);
-            let [here, there] = [at, from].map(|start| &all[start..start + most]);
-            let same = same(here, there);
-            (same >= SHORTEST).then_some((same, distance))
-        });
-        match copied {
-            Some((same, distance)) => {
-                packed.push((same - SHORTEST) as u8);
-                packed.extend_from_slice(&distance.to_le_bytes());
-                // Where a copy begins and ends is what is copied again.
-                for at in [at + 1, at + same - 1] {
-                    note(&mut places, &all, at);
-                }
-                at += same;
-            }
-            None => {
-                packed.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    packed
+    compress_prepend_size_with_dict(json.as_bytes(), COMMON.as_bytes())
 }
 
-/// How many bytes two texts begin with alike: by eights first, which is what packing spends its time on.
-fn same(one: &[u8], other: &[u8]) -> usize {
-    let eights = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
-    let whole = 8 * eights.take_while(|(one, other)| one == other).count();
-    let rest = one[whole..].iter().zip(&other[whole..]);
-    whole + rest.take_while(|(one, other)| one == other).count()
-}
-
-/// Notes what stands at a place, and where it stood before.
-fn note(places: &mut LastPlaces, all: &[u8], at: usize) -> Option<usize> {
-    let four = all.get(at..)?.first_chunk::<SHORTEST>()?;
-    let hash = u32::from_le_bytes(*four).wrapping_mul(0x9E37_79B1) >> (u32::BITS - HASH_BITS);
-    // What stands behind 64 KiB is no matter: it stays as it is.
-    let place = &mut places[hash as usize];
-    let before = std::mem::replace(place, u16::try_from(at).ok()?);
-    (before != 0).then_some(before.into())
-}
-
-/// Has `read` read what was packed.
-pub(super) fn unpacked<T>(packed: &[u8], read: impl FnOnce(&[u8]) -> T) -> T {
-    let mut all = Vec::with_capacity(COMMON.len() + 4 * packed.len());
-    all.extend(COMMON.as_bytes());
-    let mut rest = packed;
-    while !rest.is_empty() {
-        let own = rest.iter().take_while(|byte| usize::from(**byte) >= LENGTHS).count();
-        let (own, behind) = rest.split_at(own);
-        all.extend_from_slice(own);
-        let [length, low, high, behind @ ..] = behind else { break };
-        rest = behind;
-        let from = all.len().saturating_sub(u16::from_le_bytes([*low, *high]).into());
-        let end = from + usize::from(*length) + SHORTEST;
-        if end <= all.len() {
-            all.extend_from_within(from..end);
-        } else {
-            // It reaches into what it writes itself.
-            (from..end).for_each(|at| all.push(all[at]));
-        }
-    }
-    read(&all[COMMON.len()..])
+/// The text that was packed.
+pub(super) fn unpack(packed: &[u8]) -> Vec<u8> {
+    // What is packed never leaves the process: it is as it was written here.
+    decompress_size_prepended_with_dict(packed, COMMON.as_bytes()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -163,8 +80,8 @@ mod tests {
         ] {
             let text = value.to_string();
             let packed = pack(&text);
-            assert!(packed.len() <= text.len());
-            unpacked(&packed, |bytes| assert_eq!(bytes, text.as_bytes()));
+            assert!(packed.len() <= text.len() + 8);
+            assert_eq!(unpack(&packed), text.as_bytes());
         }
     }
 
