@@ -20,6 +20,8 @@ IMPORTED = 0.05
 # Between two edits, in seconds: none waits for the one before it. Beside another server they are further apart, whose debounce
 # would tell two together.
 PERIOD, PERIOD_BESIDE = 0.5, 3.0
+# Longer than between two sweeps of what is encoded, in seconds: what nobody holds is made anew behind it.
+REST = 65
 # The first namespace is called as `xdsload --namespaces` calls it.
 NAMES = ["default", *(f"default-{number}" for number in range(2, NAMESPACES + 1))]
 TRAFFIC = "networking.istio.io/v1"
@@ -176,7 +178,7 @@ def router(options, side):
             rules.add(thing("VirtualService", "default", f"host-{number}", spec))
         with running(warmed(options, it, side)) as server:
             flags = ("--node-type", "router", "--routes")
-            figures = edited(options, it, server, 1, flags, {f"{title}, one edit": rules.edit})
+            figures = edited(options, it, server, 1, flags, {f"{title}, one edit": rules.edit}, rests=not options.b)
             if server.metric("strait_streams_woken_total") is not None:
                 kinds = {f"{title}, hosts one by one, one edit": rules.edit}
                 figures |= edited(options, it, server, 1, (*flags, "--vhds"), kinds)
@@ -193,8 +195,8 @@ def start(options, side, it):
         return wall, server.rested()["dirty"]
 
 
-def edited(options, it, server, proxies, flags, kinds):
-    """What comes of edits of some kinds: when proxies are told, what they are sent, what it costs."""
+def edited(options, it, server, proxies, flags, kinds, rests=False):
+    """What comes of edits of some kinds: when proxies are told, what they are sent, what it costs; and of one behind a rest."""
     figures, windows = {}, {}
     seconds = options.changes * (PERIOD_BESIDE if options.b else PERIOD)
     with running(Load(options, it, server, proxies, *flags)) as load:
@@ -211,6 +213,12 @@ def edited(options, it, server, proxies, flags, kinds):
             figures[f"{name}: server CPU ms/change"] = cost * 1e3
             # What comes until the next kind is nobody's.
             load.window()
+            if rests:
+                time.sleep(REST)
+                rested = Heard(server)
+                act(options.changes)
+                server.settle()
+                figures[f"{name}, behind a rest: heard to told, wall ms"] = rested.mean_until_now(server) * 1e3
         report = load.end()
     for name, window in windows.items():
         told = report["windows"][window]
@@ -227,6 +235,7 @@ class Heard:
 
     def __init__(self, server):
         self.woken, self.counts = server.metric("strait_streams_woken_total"), responses(server)
+        self.seconds = server.metric("strait_propagation_seconds_sum")
 
     def until_now(self, server, name, changes):
         if self.woken is None:
@@ -237,6 +246,10 @@ class Heard:
             figures[f"{name}: heard to told p50, wall ms"] = quantile(counts, 0.5) * 1e3
             figures[f"{name}: heard to told p99, wall ms"] = quantile(counts, 0.99) * 1e3
         return figures
+
+    def mean_until_now(self, server):
+        counted = responses(server)[math.inf] - self.counts.get(math.inf, 0)
+        return (server.metric("strait_propagation_seconds_sum") - self.seconds) / counted
 
 
 def responses(server):

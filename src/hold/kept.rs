@@ -148,6 +148,7 @@ impl KeptConfigurations {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
     use crate::model::Collection;
@@ -194,7 +195,9 @@ mod tests {
             kept.note(version, &configuration(&version.to_string()));
         }
         assert_eq!((kept.all().len(), kept.all()[0].version), (KEPT_MAX, 21));
-        let large = "x".repeat(BYTES_MAX * 2 / 7);
+        // Nothing that packing makes less of.
+        let letter = |at: usize| b'a' + (xxh3_64(&at.to_le_bytes()) % 26) as u8;
+        let large: String = (0..BYTES_MAX * 2 / 7).map(|at| char::from(letter(at))).collect();
         for version in 1000..1010 {
             kept.note(version, &configuration(&format!("{large}{version}")));
         }

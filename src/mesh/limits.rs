@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::duration::{WrittenDuration, format_duration};
-use crate::model::{Rare, unsaid};
+use crate::model::{RareGroup, unsaid};
 
 /// `h2UpgradePolicy` as it is written, here and in DestinationRules.
 #[derive(Deserialize, Default, Debug, Clone, Copy)]
@@ -70,7 +70,7 @@ pub struct PoolLimits {
     /// Whether what the client speaks is spoken.
     pub use_client_protocol: bool,
     /// What few limit.
-    pub more: Rare<RareLimits>,
+    pub more: RareGroup<RareLimits>,
 }
 
 /// Limits that few set.
@@ -113,7 +113,7 @@ pub struct OutlierDetection {
     /// How many may be left out, in percent; Envoy's is 10.
     pub max_ejection_percent: Option<u32>,
     /// What few say.
-    pub more: Rare<RareOutlierSettings>,
+    pub more: RareGroup<RareOutlierSettings>,
 }
 
 /// What few say of when an endpoint is left out.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::duration::{WrittenDuration, format_duration};
-use crate::model::{Rare, unsaid};
+use crate::model::{RareGroup, unsaid};
 
 /// When a request is tried again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub struct RetryRule {
     /// Whether endpoints that were tried are left out; `None` leaves that to the kind of balancing.
     pub ignore_previous: Option<bool>,
     /// What few say.
-    pub more: Rare<RareRetrySettings>,
+    pub more: RareGroup<RareRetrySettings>,
 }
 
 /// What few say of when a request is tried again.

@@ -70,7 +70,7 @@ pub use proxy::{
     ProxyType, SdsFiles, SecretNames, VirtualHostDelivery, is_privileged,
 };
 pub(crate) use rare::unsaid;
-pub use rare::{Rare, Unsaid};
+pub use rare::{RareGroup, Unsaid};
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};
 pub use service::{

@@ -28,9 +28,9 @@ pub(crate) use unsaid;
 
 /// A group, of which nothing is kept where it says nothing. It reads as the group.
 #[derive(Clone)]
-pub struct Rare<T>(Option<Box<T>>);
+pub struct RareGroup<T>(Option<Box<T>>);
 
-impl<T: Unsaid> Rare<T> {
+impl<T: Unsaid> RareGroup<T> {
     /// Keeps nothing of it where it says nothing any more.
     pub fn trim(&mut self) {
         if **self == *T::unsaid() {
@@ -39,19 +39,19 @@ impl<T: Unsaid> Rare<T> {
     }
 }
 
-impl<T> Default for Rare<T> {
+impl<T> Default for RareGroup<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T: Unsaid> From<T> for Rare<T> {
+impl<T: Unsaid> From<T> for RareGroup<T> {
     fn from(group: T) -> Self {
         Self((group != *T::unsaid()).then(|| Box::new(group)))
     }
 }
 
-impl<T: Unsaid> Deref for Rare<T> {
+impl<T: Unsaid> Deref for RareGroup<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -62,27 +62,27 @@ impl<T: Unsaid> Deref for Rare<T> {
     }
 }
 
-impl<T: Unsaid> DerefMut for Rare<T> {
+impl<T: Unsaid> DerefMut for RareGroup<T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }
 }
 
-impl<T: Unsaid> PartialEq for Rare<T> {
+impl<T: Unsaid> PartialEq for RareGroup<T> {
     fn eq(&self, other: &Self) -> bool {
         (self.0.is_none() && other.0.is_none()) || **self == **other
     }
 }
 
-impl<T: Unsaid> Eq for Rare<T> {}
+impl<T: Unsaid> Eq for RareGroup<T> {}
 
-impl<T: Unsaid + Hash> Hash for Rare<T> {
+impl<T: Unsaid + Hash> Hash for RareGroup<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (**self).hash(state);
     }
 }
 
-impl<T: Unsaid + fmt::Debug> fmt::Debug for Rare<T> {
+impl<T: Unsaid + fmt::Debug> fmt::Debug for RareGroup<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
@@ -98,13 +98,13 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_a_group_that_says_nothing() {
-        assert!(Rare::from(Group(0)).0.is_none() && Rare::from(Group(1)).0.is_some());
-        let mut group = Rare::from(Group(1));
+        assert!(RareGroup::from(Group(0)).0.is_none() && RareGroup::from(Group(1)).0.is_some());
+        let mut group = RareGroup::from(Group(1));
         group.0 = Some(Box::new(Group(0)));
-        assert_eq!(group, Rare::default());
+        assert_eq!(group, RareGroup::default());
         group.trim();
         assert!(group.0.is_none() && group.deref().0 == 0);
         (*group).0 = 2;
-        assert_eq!((group.deref().0, group == Rare::from(Group(2))), (2, true));
+        assert_eq!((group.deref().0, group == RareGroup::from(Group(2))), (2, true));
     }
 }

@@ -20,7 +20,7 @@ use super::selection::{self, RuleSelector};
 use super::virtual_service::VirtualService;
 use super::virtual_services::wider;
 use crate::codes;
-use crate::model::{ExportTo, Rare};
+use crate::model::{ExportTo, RareGroup};
 
 /// The port of requests in plain text, and that of TLS.
 const PORTS: [u16; 2] = [80, 443];
@@ -176,7 +176,7 @@ impl IngressObjects {
             gateways: gateways.map(|gateway| Arc::clone(&gateway.name)).collect(),
             export_to: ExportTo::Public,
             http: rules.into(),
-            more: Rare::default(),
+            more: RareGroup::default(),
         })
     }
 

@@ -15,7 +15,7 @@ use super::object::ObjectMeta;
 use super::selection::{RuleSelector, Selection};
 use crate::mesh::RetryRule;
 pub(super) use crate::model::is_header_value as is_text;
-use crate::model::{Hostname, Namespace, Rare, unsaid};
+use crate::model::{Hostname, Namespace, RareGroup, unsaid};
 
 /// The name that stands for all sidecars where gateways are named.
 pub const MESH: &str = "mesh";
@@ -163,7 +163,7 @@ pub struct RuleTerms {
     /// Whether requests get a 500, instead of a 503, where a destination isn't known.
     pub is_strict: bool,
     /// What few rules have.
-    pub more: Rare<RareTerms>,
+    pub more: RareGroup<RareTerms>,
 }
 
 /// What few rules say.
@@ -201,7 +201,7 @@ pub struct RequestMatch {
     /// Whether it holds a condition that Envoy refuses and that is left out here: what fits the rest gets a 500.
     pub refused: bool,
     /// What few ask for.
-    pub more: Rare<RareConditions>,
+    pub more: RareGroup<RareConditions>,
 }
 
 /// What few conditions ask for.
@@ -286,7 +286,7 @@ pub struct Destination {
     /// Whether it can't be used, such as one in a foreign namespace that grants nothing: its share gets a 500.
     pub invalid: bool,
     /// What few have.
-    pub more: Rare<RareAtDestination>,
+    pub more: RareGroup<RareAtDestination>,
 }
 
 /// What few destinations have.
@@ -560,7 +560,7 @@ impl Destination {
             subset: Arc::default(),
             weight: 1,
             invalid: false,
-            more: Rare::default(),
+            more: RareGroup::default(),
         }
     }
 

@@ -30,7 +30,7 @@ use super::route::{
     TcpRule, place,
 };
 use crate::codes;
-use crate::model::{ExportTo, Namespace, Rare, SortedMap, unsaid};
+use crate::model::{ExportTo, Namespace, RareGroup, SortedMap, unsaid};
 
 /// A VirtualService, or the part of one that others delegate to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct VirtualService {
     /// What becomes of requests.
     pub http: Arc<[HttpRule]>,
     /// What few say.
-    pub more: Rare<RareRules>,
+    pub more: RareGroup<RareRules>,
 }
 
 /// What few VirtualServices say.
