@@ -57,6 +57,12 @@ impl<'a> Encoder<'a> {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
+    /// A text of so many bytes that writes itself.
+    pub(super) fn raw_by(&mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        self.number(length as u64);
+        write(&mut self.bytes);
+    }
+
     /// A text that is likely to come again.
     pub(super) fn text(&mut self, text: &'a str) {
         let next = self.texts.len() as u64;

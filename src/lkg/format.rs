@@ -166,7 +166,7 @@ impl Encode for Arc<Value> {
 /// Its text: what it means others decide, now as then.
 impl Encode for ObjectJson {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        to.raw(&self.text());
+        to.raw_by(self.text_len(), |out| self.write_text(out));
     }
 
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {

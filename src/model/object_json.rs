@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::packed_text::{pack, unpack};
+use super::packed_text::{length, pack, unpack, unpack_into};
 
 /// An object: its JSON with sorted keys and without blanks, packed. Equal content is equal bytes. A clone shares them.
 #[derive(Clone)]
@@ -25,6 +25,16 @@ impl ObjectJson {
     /// Its text.
     pub fn text(&self) -> String {
         String::from_utf8(unpack(&self.0)).unwrap_or_default()
+    }
+
+    /// How many bytes its text has.
+    pub fn text_len(&self) -> usize {
+        length(&self.0)
+    }
+
+    /// Writes its text behind what is there: of thousands at once, without memory for each.
+    pub fn write_text(&self, out: &mut Vec<u8>) {
+        unpack_into(&self.0, out);
     }
 
     /// How many bytes are kept of it.

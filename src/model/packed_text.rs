@@ -3,7 +3,10 @@
 //! Objects of one kind say much alike, and each of them names its hosts several times. Each is an LZ4 block of its own, packed as
 //! if a text that says what many do stood before it: a quarter to a third of an object is left.
 
-use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
+use lz4_flex::block::{
+    compress_prepend_size_with_dict, decompress_into_with_dict,
+    decompress_size_prepended_with_dict, uncompressed_size,
+};
 
 /// What many objects say, as each of them would.
 const COMMON: &str = concat!(
@@ -61,6 +64,20 @@ pub(super) fn unpack(packed: &[u8]) -> Vec<u8> {
     decompress_size_prepended_with_dict(packed, COMMON.as_bytes()).unwrap_or_default()
 }
 
+/// Writes the text that was packed behind what is there.
+pub(super) fn unpack_into(packed: &[u8], out: &mut Vec<u8>) {
+    let Ok((length, packed)) = uncompressed_size(packed) else { return };
+    let start = out.len();
+    out.resize(start + length, 0);
+    let written = decompress_into_with_dict(packed, &mut out[start..], COMMON.as_bytes());
+    debug_assert_eq!(written.ok(), Some(length), "it was packed here");
+}
+
+/// How many bytes the text has that was packed.
+pub(super) fn length(packed: &[u8]) -> usize {
+    uncompressed_size(packed).map_or(0, |(length, _)| length)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -82,6 +99,10 @@ mod tests {
             let packed = pack(&text);
             assert!(packed.len() <= text.len() + 8);
             assert_eq!(unpack(&packed), text.as_bytes());
+            let mut behind = b"before".to_vec();
+            unpack_into(&packed, &mut behind);
+            assert_eq!(behind, format!("before{text}").as_bytes());
+            assert_eq!(length(&packed), text.len());
         }
     }
 
