@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use notify::RecommendedWatcher;
-use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 use tokio::sync::{mpsc, watch};
@@ -25,6 +24,7 @@ use self::config_file::{ConfigFile, Stamp};
 use self::remembered::RememberedFiles;
 use super::kinds::PolicyEffect;
 use super::object::{self, ObjectId, StoreObject, UnusableObject};
+use super::value_text::ValueText;
 use super::{Objects, RememberedStore, UnreadObjects, Warning};
 use crate::codes;
 use crate::folder;
@@ -454,16 +454,6 @@ struct ParsedFile {
     members: Vec<(Value, Warning)>,
 }
 
-/// A document while others of its file are read. As trees all of them take ten times as much, and what is kept of each would
-/// lie between what is left of them.
-struct DocumentText(ObjectJson);
-
-impl<'de> Deserialize<'de> for DocumentText {
-    fn deserialize<D: Deserializer<'de>>(document: D) -> Result<Self, D::Error> {
-        Value::deserialize(document).map(|value| Self(value.into()))
-    }
-}
-
 /// The first thing that is wrong in a file, and what of it is good.
 struct FileFault {
     wrong: Warning,
@@ -517,7 +507,8 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
         emit_comments: false,
         strict_booleans: true,
     };
-    let documents: Vec<Spanned<DocumentText>> =
+    // What is kept of each document would lie between what is left of the others as trees.
+    let documents: Vec<Spanned<ValueText>> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
             let by_line = documents_by_line(text);
             let at = error.location().map(|at| (document_at(&by_line, at.line()), at.line()));
@@ -529,7 +520,7 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
     for document in documents {
         let line = document.referenced.line();
         let at = Some((document_at(&by_line, line), line));
-        for object in object::read(document.value.0.to_value(), system_namespace) {
+        for object in object::read(document.value.to_value(), system_namespace) {
             match object {
                 Ok(object) => parsed.objects.push(object),
                 Err(UnusableObject::OfMember(object, fact)) => {

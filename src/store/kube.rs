@@ -23,6 +23,7 @@ pub(super) use self::input::{ReadObject, StoreInput, StoreReader};
 use super::combined::OWN_CLUSTER;
 use super::kinds::{self, PolicyEffect, StoreKind};
 use super::object::{self, UnusableObject};
+use super::value_text::ValueText;
 use super::{
     CONFIG_MAPS, ISTIO_SECRET_LABEL, ObjectName, Objects, RememberedStore, SECRET_LABEL, Warning,
     WatchedConfigMap, WatchedNamespace, WatchedSecret,
@@ -338,20 +339,13 @@ impl From<NamespaceObject> for ReadObject {
 }
 
 /// An object of the mesh's configuration. What it means others decide, so that one that is wrong keeps
-/// nobody from reading the rest.
+/// nobody from reading the rest. A list is held whole before any of it counts.
 #[derive(Deserialize)]
 struct KeptObject {
     #[serde(default)]
     metadata: ObjectMetadata,
-    #[serde(default, deserialize_with = "as_text")]
-    spec: Option<ObjectJson>,
-    #[serde(default, deserialize_with = "as_text")]
-    status: Option<ObjectJson>,
-}
-
-/// A tree takes ten times as much as its text, and a list is held whole before any of it counts.
-fn as_text<'de, D: serde::Deserializer<'de>>(field: D) -> Result<Option<ObjectJson>, D::Error> {
-    Value::deserialize(field).map(|value| Some(value.into()))
+    spec: Option<ValueText>,
+    status: Option<ValueText>,
 }
 
 impl OwnedObject for KeptObject {
@@ -372,7 +366,7 @@ impl From<KeptObject> for ReadObject {
             "creationTimestamp": metadata.creation_timestamp,
             "generation": metadata.generation,
         });
-        let [spec, status] = [spec, status].map(|text| text.map(|text| text.to_value()));
+        let [spec, status] = [spec, status].map(|text| text.as_ref().map(ValueText::to_value));
         let object = json!({ "metadata": kept, "spec": spec, "status": status });
         Self::Kept(name, object.into())
     }

@@ -16,6 +16,7 @@ mod object;
 pub mod own_cluster;
 mod own_cluster_error;
 mod spec;
+mod value_text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
