@@ -23,7 +23,7 @@ impl ObjectJson {
     }
 
     /// Its text.
-    pub fn text(&self) -> String {
+    fn text(&self) -> String {
         String::from_utf8(unpack(&self.0)).unwrap_or_default()
     }
 

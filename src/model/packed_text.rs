@@ -4,8 +4,7 @@
 //! if a text that says what many do stood before it: a quarter to a third of an object is left.
 
 use lz4_flex::block::{
-    compress_prepend_size_with_dict, decompress_into_with_dict,
-    decompress_size_prepended_with_dict, uncompressed_size,
+    compress_prepend_size_with_dict, decompress_into_with_dict, uncompressed_size,
 };
 
 /// What many objects say, as each of them would.
@@ -60,8 +59,9 @@ pub(super) fn pack(json: &str) -> Vec<u8> {
 
 /// The text that was packed.
 pub(super) fn unpack(packed: &[u8]) -> Vec<u8> {
-    // What is packed never leaves the process: it is as it was written here.
-    decompress_size_prepended_with_dict(packed, COMMON.as_bytes()).unwrap_or_default()
+    let mut text = Vec::new();
+    unpack_into(packed, &mut text);
+    text
 }
 
 /// Writes the text that was packed behind what is there.
@@ -70,7 +70,8 @@ pub(super) fn unpack_into(packed: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + length, 0);
     let written = decompress_into_with_dict(packed, &mut out[start..], COMMON.as_bytes());
-    debug_assert_eq!(written.ok(), Some(length), "it was packed here");
+    // What is packed never leaves the process: it is as it was written here.
+    debug_assert_eq!(written.ok(), Some(length));
 }
 
 /// How many bytes the text has that was packed.
