@@ -29,7 +29,7 @@ use super::{Objects, RememberedStore, UnreadObjects, Warning};
 use crate::codes;
 use crate::folder;
 use crate::mass_deletion::{GuardedPart, MassDeletionGuard};
-use crate::model::{ObjectJson, ObjectKey};
+use crate::model::ObjectKey;
 use crate::task::Supervisor;
 
 mod config_file;

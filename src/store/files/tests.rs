@@ -2,6 +2,7 @@ use notify::Watcher as _;
 
 use super::*;
 use crate::mass_deletion::ASK_AGAIN;
+use crate::model::ObjectJson;
 use crate::store::ObjectName;
 
 /// A directory, and what is held of it.
