@@ -17,7 +17,7 @@ use super::selector::PolicySelector;
 use super::time_point::TimePoint;
 use crate::codes;
 use crate::model::{
-    Cause, Causes, Collection, Difference, Namespace, ObjectJson, ObjectKey, WorkloadKey,
+    Cause, Causes, Collection, Difference, Namespace, ObjectJson, ObjectKey, StandIn, WorkloadKey,
 };
 
 /// What the meaning of policies depends on beside the objects.
@@ -336,10 +336,10 @@ impl AccessIndex {
     }
 
     /// Objects that can't be read, each with what it was when it last could.
-    pub fn stand_ins(&self) -> Vec<(ObjectJson, ObjectJson)> {
+    pub fn stand_ins(&self) -> Vec<StandIn> {
         let stand_in = |(name, held): (&PolicyName, &HeldPolicy)| {
-            // Which object of a store is meant is known by its place in memory.
-            Some((self.objects.get(&name.key())?.clone(), held.stand_in()?.clone()))
+            let (key, good) = (name.key(), held.stand_in()?.clone());
+            Some(StandIn { now: self.objects.get(&key)?.clone(), key, good })
         };
         self.held.iter().filter_map(stand_in).collect()
     }

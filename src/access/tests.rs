@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 pub(crate) use super::oracle::{evaluator, generator};
 use super::*;
-use crate::model::{Collection, Labels, Namespace, ObjectJson};
+use crate::model::{Collection, Labels, Namespace};
 
 const ROOT: &str = "istio-system";
 

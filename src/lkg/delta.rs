@@ -1,5 +1,5 @@
-//! What a cluster or datacentre reports otherwise than before: how two versions of the mesh show that, and how it is
-//! applied to what was. Pure.
+//! What a cluster or datacentre reports otherwise than before, and what a store holds otherwise: how two versions show
+//! that, and how it is applied to what was. Pure.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,8 +13,8 @@ use super::state::StateKind;
 use super::{DatacentreState, IssuerState, ShardState, StoredFiles, StoredObjects};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterFacts, ClusterId, Collection, DeclaredGateway, Endpoints, Hostname, Locality, NetworkId,
-    Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, Collection, DeclaredGateway, Difference, Endpoints, Hostname,
+    Locality, NetworkId, ObjectKey, Workload, WorkloadKey, Workloads,
 };
 use crate::push::PushContext;
 use crate::registry::{Provider, ServiceRecord, ShardKey};
@@ -55,7 +55,16 @@ struct FactsDelta {
     traffic: Option<Collection>,
 }
 
+/// What a store of objects holds otherwise than before.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ObjectsDelta {
+    gone: Vec<ObjectKey>,
+    /// Those that came, and those that say something else.
+    now: Collection,
+}
+
 fields!(Delta { network_label, services, workloads, facts });
+fields!(ObjectsDelta { gone, now });
 
 /// The last of a change; without what of it is of few clusters, where that is as it was.
 impl Encode for FactsDelta {
@@ -166,17 +175,36 @@ impl StateKind for DatacentreState {
     }
 }
 
-/// Objects change one at a time and seldom: they are written whole.
 impl StateKind for StoredObjects {
     const KIND: &'static str = "store";
-    type Delta = Infallible;
+    type Delta = ObjectsDelta;
 
     fn name(&self) -> &str {
         &self.store
     }
 
-    fn apply(&mut self, delta: Infallible) {
-        match delta {}
+    fn apply(&mut self, ObjectsDelta { gone, now }: ObjectsDelta) {
+        for key in &gone {
+            self.objects.remove(key);
+        }
+        for (key, object) in now.iter() {
+            self.objects.insert(key.clone(), object.clone());
+        }
+    }
+}
+
+impl ObjectsDelta {
+    /// What a store holds otherwise than before; `None` where nothing is. What both share is not looked at.
+    pub(super) fn of(before: &Collection, now: &Collection) -> Option<Self> {
+        let (mut gone, mut put) = (Vec::new(), Vec::new());
+        for Difference { key, now } in now.differences(before) {
+            match now {
+                Some(object) => put.push((key.clone(), object.clone())),
+                None => gone.push(key.clone()),
+            }
+        }
+        let differs = !(gone.is_empty() && put.is_empty());
+        differs.then(|| Self { gone, now: put.into_iter().collect() })
     }
 }
 

@@ -1,18 +1,19 @@
 //! What is kept of sources that are no member cluster: the datacentres of Consul, from the published mesh as
 //! clusters are, and the objects of stores, as the stores have them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::watch;
 
-use super::delta::{Deltas, kept};
+use super::delta::{Deltas, ObjectsDelta, kept};
 use super::outcome::WriteOutcome;
 use super::outcome::WrittenOthers;
 pub use super::outcome::{Issuers, StandIns, StoreStates};
+use super::state::StateKind;
 use super::{DatacentreState, IssuerState, StateDirectory, StoredFiles, StoredObjects};
-use crate::model::{ClusterId, ObjectFiles, ObjectJson, RememberedObjects};
+use crate::model::{ClusterId, ObjectFiles, RememberedObjects};
 use crate::push::PushContext;
 use crate::sources::{SourceFacts, SourceStatusMap};
 
@@ -83,15 +84,7 @@ impl StateToWrite {
         for name in &names {
             let delta = deltas.filter(|_| before.datacentres.contains(name));
             let delta = delta.map(|deltas| deltas.get(name));
-            let appended = match delta {
-                Some(None) => Some(0),
-                // Where that failed all of it is written.
-                Some(Some(delta)) => {
-                    store.append::<DatacentreState>(name.as_str(), delta).ok().flatten()
-                }
-                None => None,
-            };
-            let bytes = match appended {
+            let bytes = match append::<DatacentreState>(store, name.as_str(), delta) {
                 Some(bytes) => Ok(bytes),
                 None => {
                     let datacentre = datacentre(context, name);
@@ -115,24 +108,36 @@ impl StateToWrite {
         done.note(store.forget_others::<DatacentreState>(named()).map(|()| 0));
         self.put_issuers(before, store, done);
         let Some(stores) = &self.stores else { return };
-        let as_before = Arc::ptr_eq(&self.stand_ins, &before.stand_ins);
-        for (name, held) in &**stores {
-            let RememberedObjects { objects, files } = held;
+        for (name, RememberedObjects { objects, files }) in &**stores {
             let before = before.stores.get(name);
-            let same = before.is_some_and(|before| Arc::ptr_eq(&before.objects, objects));
+            let stored = StoredObjects {
+                store: Arc::clone(name),
+                objects: objects.standing_in(&self.stand_ins),
+            };
+            let delta = before.map(|before| ObjectsDelta::of(&before.objects, &stored.objects));
+            let delta = delta.as_ref().map(|delta| delta.as_ref());
+            let bytes = match append::<StoredObjects>(store, name, delta) {
+                Some(bytes) => Ok(bytes),
+                None => store.put(&stored),
+            };
             let same_files = before.is_some_and(|before| Arc::ptr_eq(&before.files, files));
             // An object of which nobody knows the file, as where we stop between the two, may be in any.
-            if ((same && as_before) || done.note(store.put(&self.stored(name, objects))))
-                && (same_files || done.note(Self::put_files(name, files, store)))
-            {
-                done.written.others.stores.insert(Arc::clone(name), held.clone());
+            if done.note(bytes) && (same_files || done.note(Self::put_files(name, files, store))) {
+                let written =
+                    RememberedObjects { objects: stored.objects, files: Arc::clone(files) };
+                done.written.others.stores.insert(Arc::clone(name), written);
             }
+        }
+        let written = &done.written.others.stores;
+        let longest = store.longest_journal::<StoredObjects>(written.keys().map(|name| &**name));
+        if let Some((name, held)) = longest.and_then(|name| written.get_key_value(name)) {
+            let (store_name, objects) = (Arc::clone(name), held.objects.clone());
+            done.note(store.put(&StoredObjects { store: store_name, objects }));
         }
         done.note(store.forget_others::<StoredObjects>(named()).map(|()| 0));
         let directories = stores.iter().filter(|(_, held)| !held.files.is_empty());
         let directories = directories.map(|(name, _)| &**name);
         done.note(store.forget_others::<StoredFiles>(directories).map(|()| 0));
-        done.written.others.stand_ins = self.stand_ins;
     }
 
     fn put_files(
@@ -169,15 +174,6 @@ impl StateToWrite {
         }
     }
 
-    fn stored(&self, name: &Arc<str>, objects: &[ObjectJson]) -> StoredObjects {
-        let stand_ins: HashMap<*const u8, &ObjectJson> =
-            self.stand_ins.iter().map(|(now, good)| (now.place(), good)).collect();
-        let good =
-            |object: &ObjectJson| stand_ins.get(&object.place()).copied().unwrap_or(object).clone();
-        let objects = Arc::new(objects.iter().map(good).collect());
-        StoredObjects { store: Arc::clone(name), objects }
-    }
-
     /// When each had last reported something, in milliseconds since the Unix epoch. `config_cluster` is when the API
     /// server of that name had.
     pub(super) fn contacts(&self, config_cluster: Option<SystemTime>) -> BTreeMap<Arc<str>, u64> {
@@ -190,6 +186,19 @@ impl StateToWrite {
             Some((Arc::clone(name), u64::try_from(since.as_millis()).ok()?))
         });
         contacts.collect()
+    }
+}
+
+/// Appends what differs, where it is known: within, `None` is that nothing does. Returns the bytes written; `None` where
+/// all of it is to be written instead.
+fn append<T: StateKind>(
+    store: &mut StateDirectory,
+    name: &str,
+    delta: Option<Option<&T::Delta>>,
+) -> Option<usize> {
+    match delta? {
+        None => Some(0),
+        Some(delta) => store.append::<T>(name, delta).ok().flatten(),
     }
 }
 
@@ -207,4 +216,104 @@ fn datacentre(context: &PushContext, name: &ClusterId) -> DatacentreState {
         Some((host.clone(), record))
     });
     DatacentreState { name: name.clone(), services: found.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::StateOrigin;
+    use super::super::outcome::WrittenClusters;
+    use super::*;
+    use crate::fixtures::settings;
+    use crate::model::{Collection, ObjectJson, ObjectKey, StandIn};
+    use crate::push::event_loop::{MeshEvent, MeshState};
+
+    fn object(name: &str, hosts: &str) -> ObjectJson {
+        let (api, metadata) =
+            ("networking.istio.io/v1", json!({ "namespace": "shop", "name": name }));
+        let spec = json!({ "hosts": [hosts] });
+        json!({ "apiVersion": api, "kind": "ServiceEntry", "metadata": metadata, "spec": spec })
+            .into()
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::of(&object(name, "").to_value()).expect("a key")
+    }
+
+    #[test]
+    fn of_a_stores_objects_what_changes_is_appended_and_found_after_a_restart() {
+        let origin = StateOrigin {
+            domain: "cluster.local".into(),
+            trust_domain: "cluster.local".into(),
+            system_namespace: "strait-system".into(),
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut disk = StateDirectory::open(directory.path(), origin.clone());
+        let mut mesh = MeshState::new(settings());
+        mesh.apply(MeshEvent::CompleteWithoutNames);
+        let (context, _) = mesh.next_version().expect("the first one");
+        let name: Arc<str> = "config cluster".into();
+        let facts = SourceFacts::starting("config", "");
+        let lines = SourceStatusMap::from([(Arc::clone(&name), facts)]);
+        let mut before = WrittenOthers::default();
+        // Returns the bytes written, and which files there are.
+        let mut write = |objects: &Collection, stand_ins: &[StandIn]| {
+            let files = Arc::default();
+            let held = RememberedObjects { objects: objects.clone(), files };
+            let state = StateToWrite {
+                lines: lines.clone(),
+                stores: Some(Arc::new([(Arc::clone(&name), held)].into())),
+                stand_ins: Arc::new(stand_ins.to_vec()),
+                issuers: Arc::default(),
+            };
+            let written = WrittenClusters::default();
+            let mut done = WriteOutcome { bytes: 0, written, trouble: Ok(()) };
+            state.carry_out(&before, &context, None, &mut disk, &mut done);
+            done.trouble.expect("written");
+            before = done.written.others;
+            let mut anew = StateDirectory::open(directory.path(), origin.clone());
+            let (read, refused) = anew.read::<StoredObjects>(&name);
+            assert_eq!(refused, None);
+            assert_eq!(read.expect("it is there").objects, objects.standing_in(stand_ins));
+            let files = std::fs::read_dir(directory.path()).expect("there").flatten();
+            let whole =
+                files.filter(|file| file.path().extension().is_some_and(|end| end == "lkg"));
+            (done.bytes, whole.count())
+        };
+        let many = (0..1000).map(|number| {
+            let name = format!("entry-{number}");
+            (key(&name), object(&name, "a.example"))
+        });
+        let mut objects: Collection = many.collect();
+        let (whole, _) = write(&objects, &[]);
+        assert!(whole > 100_000, "{whole} bytes");
+        assert_eq!(write(&objects, &[]), (0, 1));
+        objects.insert(key("entry-7"), object("entry-7", "b.example"));
+        objects.insert(key("new"), object("new", "c.example"));
+        objects.remove(&key("entry-9"));
+        let (bytes, files) = write(&objects, &[]);
+        assert!(bytes < 1000 && files == 1, "{bytes} bytes");
+
+        // One that makes no sense is kept as it was when it last did: that is no change.
+        let (now, good) = (object("new", "*"), object("new", "c.example"));
+        objects.insert(key("new"), now.clone());
+        let stand_in = StandIn { key: key("new"), now, good };
+        assert_eq!(write(&objects, std::slice::from_ref(&stand_in)), (0, 1));
+        // What it was says nothing of what it is by now.
+        objects.insert(key("new"), object("new", "d.example"));
+        let (bytes, files) = write(&objects, &[stand_in]);
+        assert!((1..1000).contains(&bytes) && files == 1, "{bytes} bytes");
+
+        // As much as the file: it is written anew.
+        let mut changes = 0;
+        while write(&objects, &[]).1 == 1 {
+            changes += 1;
+            for number in 0..100 {
+                let name = format!("entry-{number}");
+                objects.insert(key(&name), object(&name, &format!("host-{changes}.example")));
+            }
+        }
+        assert!((5..=12).contains(&changes), "{changes} times a tenth");
+    }
 }

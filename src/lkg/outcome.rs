@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::identity::token::IssuerKeys;
-use crate::model::{ClusterId, ObjectJson, RememberedObjects};
+use crate::model::{ClusterId, RememberedObjects, StandIn};
 use crate::push::PushContext;
 
 /// What the files say, as far as this process wrote them.
@@ -58,7 +58,7 @@ impl WriteOutcome {
 pub type StoreStates = BTreeMap<Arc<str>, RememberedObjects>;
 
 /// Objects that make no sense, each with what it was when it last did.
-pub type StandIns = Vec<(ObjectJson, ObjectJson)>;
+pub type StandIns = Vec<StandIn>;
 
 /// By which keys the tokens of each cluster are signed.
 pub type Issuers = BTreeMap<ClusterId, Arc<IssuerKeys>>;
@@ -67,8 +67,8 @@ pub type Issuers = BTreeMap<ClusterId, Arc<IssuerKeys>>;
 #[derive(Clone, Default)]
 pub(super) struct WrittenOthers {
     pub(super) datacentres: BTreeSet<ClusterId>,
+    /// With what stands in for what makes no sense in its place.
     pub(super) stores: StoreStates,
-    pub(super) stand_ins: Arc<StandIns>,
     pub(super) issuers: Arc<Issuers>,
 }
 

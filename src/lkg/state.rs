@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::codec::Encode;
 use crate::model::{
-    ClusterFacts, ClusterId, Hostname, Mode, NetworkId, ObjectFiles, ObjectJson, Workloads,
+    ClusterFacts, ClusterId, Collection, Hostname, Mode, NetworkId, ObjectFiles, Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -52,7 +52,7 @@ pub struct StoredObjects {
     /// The store's name.
     pub store: Arc<str>,
     /// Its objects. No Secret is among them.
-    pub objects: Arc<Vec<ObjectJson>>,
+    pub objects: Collection,
 }
 
 /// In which files the objects are of a store that is a directory.

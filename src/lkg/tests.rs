@@ -13,9 +13,9 @@ use super::flaw::{Flaw, OLDEST, VERSION};
 use super::*;
 use crate::model::{
     Addresses, ByName, ClusterFacts, Collection, DeclaredGateway, Definition, Distribution,
-    Endpoint, ExportTo, GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, ObjectJson,
-    ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode,
-    UidMark, Workload, WorkloadKey, Workloads,
+    Endpoint, ExportTo, GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, ObjectKey,
+    PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload,
+    WorkloadKey, Workloads,
 };
 
 fn origin() -> StateOrigin {
@@ -282,15 +282,22 @@ fn members(seed: u64) -> MembersState {
     }
 }
 
+fn stored(name: &str, spec: serde_json::Value) -> Arc<serde_json::Value> {
+    let (api, metadata) = ("networking.istio.io/v1", serde_json::json!({"name": name}));
+    Arc::new(serde_json::json!({
+        "apiVersion": api, "kind": "ServiceEntry", "metadata": metadata, "spec": spec,
+    }))
+}
+
 /// What a datacentre held, and what a store did, that differ with `seed`.
 fn others(seed: u64) -> (DatacentreState, StoredObjects) {
     let mut dice = dice(seed);
     let ShardState { services, .. } = dice.shard("");
     let object = |dice: &mut Dice| {
         let spec = serde_json::json!({"hosts": [*dice.text()], "weight": dice.0.random::<u32>()});
-        ObjectJson::from(serde_json::json!({"kind": *dice.text(), "spec": spec, "status": null}))
+        stored(&dice.text(), spec)
     };
-    let objects = Arc::new(dice.some(object));
+    let objects = dice.some::<_, Vec<_>>(object).into_iter().collect();
     let store = format!("xds://[::1]:{seed}/ü").into();
     (DatacentreState { name: "consul/dc_1".into(), services }, StoredObjects { store, objects })
 }
@@ -734,8 +741,8 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
         services: services.clone(),
     };
     let datacentre = DatacentreState { name: "consul/dc1".into(), services };
-    let object = serde_json::json!({"kind": "ServiceEntry", "spec": {"hosts": ["a.example"]}});
-    let objects = Arc::new(vec![object.into()]);
+    let object = stored("a", serde_json::json!({"hosts": ["a.example"]}));
+    let objects = [object].into_iter().collect();
     let objects = StoredObjects { store: "config cluster".into(), objects };
     let note = Note {
         secret: Some("strait-system/east".into()),

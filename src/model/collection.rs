@@ -65,9 +65,20 @@ pub type ObjectFiles = BTreeMap<Arc<str>, Arc<Vec<ObjectKey>>>;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RememberedObjects {
     /// Its objects.
-    pub objects: Arc<Vec<ObjectJson>>,
+    pub objects: Collection,
     /// Of a directory, in which file which of them are.
     pub files: Arc<ObjectFiles>,
+}
+
+/// An object that makes no sense as it is stored, and what it was when it last did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StandIn {
+    /// Which.
+    pub key: ObjectKey,
+    /// What it is.
+    pub now: ObjectJson,
+    /// What it was, which counts.
+    pub good: ObjectJson,
 }
 
 /// Objects, of each key one. A clone shares everything, and what differs between two of which one came of the other is
@@ -149,6 +160,19 @@ impl Collection {
     /// Whether it is the very same, of which one is a clone of the other.
     pub fn is(&self, other: &Self) -> bool {
         self.0.ptr_eq(&other.0)
+    }
+
+    /// The same with what counts in the place of what makes no sense.
+    #[must_use]
+    pub fn standing_in(&self, stand_ins: &[StandIn]) -> Self {
+        let mut all = self.clone();
+        for StandIn { key, now, good } in stand_ins {
+            // Another store may hold an object of that name that is another one.
+            if self.get(key) == Some(now) {
+                all.insert(key.clone(), good.clone());
+            }
+        }
+        all
     }
 
     /// What differs from an earlier collection.

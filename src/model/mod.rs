@@ -38,7 +38,7 @@ mod workloads;
 mod writer_role;
 
 pub use cause::{Cause, Causes};
-pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedObjects};
+pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedObjects, StandIn};
 pub use configuration::{ConfigurationSnapshot, Counted};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};

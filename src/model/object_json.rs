@@ -43,7 +43,8 @@ impl ObjectJson {
     }
 
     /// Where it is in memory: the same for its clones alone, among all that are kept.
-    pub fn place(&self) -> *const u8 {
+    #[cfg(test)]
+    pub(crate) fn place(&self) -> *const u8 {
         self.0.as_ptr()
     }
 }

@@ -579,9 +579,10 @@ impl Feed {
             let mut new = self.entries.stand_ins();
             new.extend(self.in_force.stored_traffic().stand_ins());
             new.extend(self.in_force.stored_access().stand_ins());
-            // Equal ones too: which object of a store is meant is known by its place in memory.
-            let differs = !(held.is_empty() && new.is_empty());
-            *held = Arc::new(new);
+            let differs = **held != new;
+            if differs {
+                *held = Arc::new(new);
+            }
             differs
         });
         let problems = self.entries.problems();

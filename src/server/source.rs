@@ -65,7 +65,7 @@ impl ConfigOrigin {
         let known = store::RememberedStore {
             secrets: restored.clusters.values().filter_map(RememberedMember::holder).collect(),
             config_maps: restored.mesh.iter().flat_map(|_| names.clone()).collect(),
-            entries: objects.iter().cloned().collect(),
+            entries: objects.clone(),
             config_map: restored.mesh.as_ref().and_then(|data| config_map(&names, data, &files)),
             files,
             is_kept,
@@ -221,7 +221,7 @@ impl ObjectStores {
     /// What they all held before this process started, each object as it was when it last could be read.
     pub(super) fn remembered(&self) -> Collection {
         let known = self.config.remembered.values();
-        known.flat_map(|known| known.held.objects.iter().cloned()).collect()
+        known.flat_map(|known| known.held.objects.values().cloned()).collect()
     }
 
     /// Reads those that the mesh config lists, as it changes, beside Strait's own.

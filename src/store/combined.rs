@@ -14,8 +14,10 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{Objects, RememberedStore, UnreadObjects, Warning, files, mcp};
-use crate::model::{Collection, Labels, NamespaceFilter, ObjectFiles, RememberedObjects};
+use super::{Objects, RememberedStore, UnreadObjects, Warning, WatchedNamespace, files, mcp};
+use crate::model::{
+    Collection, Difference, Labels, NamespaceFilter, ObjectFiles, RememberedObjects,
+};
 use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable, WARNINGS_MAX};
 use crate::task::Supervisor;
 
@@ -132,8 +134,8 @@ impl From<&Objects> for HeldObjects {
 
 impl From<&RememberedObjects> for HeldObjects {
     fn from(known: &RememberedObjects) -> Self {
-        let objects = known.objects.iter().cloned().collect();
-        Self { objects, files: Arc::clone(&known.files), ..Self::default() }
+        let (objects, files) = (known.objects.clone(), Arc::clone(&known.files));
+        Self { objects, files, ..Self::default() }
     }
 }
 
@@ -183,7 +185,7 @@ async fn run(
     let mut held_seen = held.subscribe();
     let mut reading: Vec<(Store, StoreTask)> = Vec::new();
     let mut own_facts = config.facts(&Store::Own, &own_name);
-    let mut remembering = Remembering::default();
+    let mut admitted = AdmittedObjects::default();
     loop {
         let stores = config.stores.borrow_and_update().clone();
         for (store, _) in reading.extract_if(.., |(store, _)| !stores.contains(store)) {
@@ -210,7 +212,7 @@ async fn run(
         }
         let filter = Arc::clone(&config.namespaces.borrow_and_update());
         let own = own.map(|own| match config.own_kind.0 {
-            OWN_CLUSTER => chosen(own, &filter),
+            OWN_CLUSTER => admitted.of(own, &filter),
             _ => own,
         });
         let further = held_seen.borrow_and_update().clone();
@@ -237,7 +239,7 @@ async fn run(
             // Only now: whoever is notified that a source has been read must find what it reported.
             further.keys().for_each(|name| config.source_statuses.synced(name));
         }
-        remembering.keep(&config.held, all);
+        remember(&config.held, all);
         let changed = tokio::select! {
             changed = config.own.changed() => changed,
             () = changed(&mut config.own_contact) => Ok(()),
@@ -260,27 +262,42 @@ async fn changed(facts: &mut watch::Receiver<SourceFacts>) {
 }
 
 /// The objects of an API server whose namespaces belong to the mesh. One of which nothing is known has no
-/// labels.
-fn chosen(own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
-    if filter.admits_all() {
-        return own;
+/// labels. What differs from one version to the next is all that is looked at, unless other namespaces belong to it.
+#[derive(Default)]
+struct AdmittedObjects {
+    namespaces: BTreeSet<Arc<str>>,
+    /// Of these.
+    all: Collection,
+    admitted: Collection,
+}
+
+impl AdmittedObjects {
+    fn of(&mut self, own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
+        if filter.admits_all() {
+            *self = Self::default();
+            return own;
+        }
+        let is_admitted = |namespace: &&Arc<WatchedNamespace>| {
+            let labels = namespace.labels.iter();
+            let labels: Labels =
+                labels.map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
+            filter.admits(&labels)
+        };
+        let namespaces = own.namespaces.iter().filter(is_admitted);
+        let namespaces = namespaces.map(|namespace| Arc::clone(&namespace.name)).collect();
+        if self.namespaces != namespaces {
+            *self = Self { namespaces, ..Self::default() };
+        }
+        for Difference { key, now } in own.others.differences(&self.all) {
+            let is_in = key.namespace.is_empty() || self.namespaces.contains(&key.namespace);
+            match own.others.shared_key(key).zip(now).filter(|_| is_in) {
+                Some((key, object)) => self.admitted.insert_shared(key, object.clone()),
+                None => drop(self.admitted.remove(key)),
+            }
+        }
+        self.all = own.others.clone();
+        Arc::new(Objects { others: self.admitted.clone(), ..Objects::clone(&own) })
     }
-    let labels = |namespace: &super::WatchedNamespace| -> Labels {
-        let labels = namespace.labels.iter();
-        labels.map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
-    };
-    let admitted: BTreeSet<&str> = own
-        .namespaces
-        .iter()
-        .filter(|namespace| filter.admits(&labels(namespace)))
-        .map(|namespace| &*namespace.name)
-        .collect();
-    let others = own
-        .others
-        .iter()
-        .filter(|(key, _)| key.namespace.is_empty() || admitted.contains(&*key.namespace));
-    let others = others.map(|(key, object)| (key.clone(), object.clone())).collect();
-    Arc::new(Objects { others, ..Objects::clone(&own) })
 }
 
 /// What each store holds, our own among them: what it reported, else what is remembered of it.
@@ -303,38 +320,17 @@ fn with_remembered(
     all
 }
 
-/// What stores hold, for whoever remembers it.
-#[derive(Default)]
-struct Remembering {
-    all: BTreeMap<Arc<str>, (Collection, RememberedObjects)>,
-}
-
-impl Remembering {
-    fn keep(&mut self, to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore) {
-        let is_first = to.borrow().is_none();
-        let mut before = std::mem::take(&mut self.all);
-        let mut differs = false;
-        for (name, HeldObjects { objects, files, .. }) in all {
-            let (held, known) = before.remove(&name).unzip();
-            // The same value shows the writer that there is nothing to write.
-            let same = known.filter(|_| held.as_ref() == Some(&objects));
-            let kept = match same {
-                Some(known) if known.files == files => known,
-                same => {
-                    differs = true;
-                    let listed = same.map(|known| known.objects);
-                    let listed =
-                        listed.unwrap_or_else(|| Arc::new(objects.values().cloned().collect()));
-                    RememberedObjects { objects: listed, files }
-                }
-            };
-            self.all.insert(name, (objects, kept));
+/// Tells whoever remembers what stores hold.
+fn remember(to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore) {
+    let held = |HeldObjects { objects, files, .. }| RememberedObjects { objects, files };
+    let all: StoreContents = all.into_iter().map(|(name, one)| (name, held(one))).collect();
+    to.send_if_modified(|told| {
+        let differs = told.as_deref() != Some(&all);
+        if differs {
+            *told = Some(Arc::new(all));
         }
-        if differs || is_first || !before.is_empty() {
-            let listed = self.all.iter().map(|(name, (_, held))| (Arc::clone(name), held.clone()));
-            to.send_replace(Some(Arc::new(listed.collect())));
-        }
-    }
+        differs
+    });
 }
 
 /// Starts to read a further store.
@@ -604,22 +600,49 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_an_api_server_count_where_their_namespace_is_chosen() {
+    fn objects_of_an_api_server_count_where_their_namespace_is_admitted() {
         use crate::model::LabelSelector;
-        let namespace = |name: &str, labels: &[(&str, &str)]| {
-            let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            Arc::new(crate::store::WatchedNamespace { name: name.into(), labels: labels.collect() })
+        let namespace = |name: &str, label: &str| {
+            let labels = [(label.to_owned(), "on".to_owned())].into();
+            Arc::new(WatchedNamespace { name: name.into(), labels })
         };
-        let mut own = own(&[entry("v1", "db", "own")]);
-        own.namespaces = vec![namespace("shop", &[("mesh", "on")]), namespace("bank", &[])];
-        let own = Arc::new(own);
-        let count = |key: &str| {
-            let labels = [(key.into(), "on".into())].into();
-            let selector = LabelSelector { labels, conditions: Vec::new() };
-            chosen(Arc::clone(&own), &NamespaceFilter { selectors: vec![selector] }).others.len()
+        let filter = |label: &str| {
+            let labels = [(label.into(), "on".into())].into();
+            NamespaceFilter { selectors: vec![LabelSelector { labels, conditions: Vec::new() }] }
         };
-        assert_eq!((count("mesh"), count("other")), (1, 0));
-        assert_eq!(chosen(Arc::clone(&own), &NamespaceFilter::default()).others.len(), 1);
+        let in_namespace = |namespace: &str, name: &str, host: &str| {
+            let mut object = Value::clone(&entry("v1", name, host));
+            object["metadata"]["namespace"] = namespace.into();
+            Arc::new(object)
+        };
+        let mut kept = AdmittedObjects::default();
+        let mut admits = |objects: &[(&str, &str, &str)], bank: &str, filter: &NamespaceFilter| {
+            let objects: Vec<_> =
+                objects.iter().map(|(space, name, host)| in_namespace(space, name, host)).collect();
+            let mut own = own(&objects);
+            own.namespaces = vec![namespace("bank", bank), namespace("shop", "mesh")];
+            let own = Arc::new(own);
+            let found = kept.of(Arc::clone(&own), filter);
+            let anew = AdmittedObjects::default().of(own, filter);
+            assert_eq!(found, anew);
+            let names = found.others.iter().map(|(key, object)| {
+                let host = &object.to_value()["spec"]["hosts"][0];
+                format!("{}/{} {}", key.namespace, key.name, host.as_str().expect("a host"))
+            });
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let mesh = filter("mesh");
+        let both = [("bank", "db", "a"), ("shop", "db", "b")];
+        assert_eq!(admits(&both, "none", &mesh), "shop/db b");
+        assert_eq!(admits(&both, "mesh", &mesh), "bank/db a, shop/db b");
+        assert_eq!(
+            admits(&[("bank", "db", "c"), ("shop", "x", "d")], "mesh", &mesh),
+            "bank/db c, shop/x d"
+        );
+        assert_eq!(admits(&both, "mesh", &filter("other")), "");
+        assert_eq!(admits(&both, "other", &filter("other")), "bank/db a");
+        assert_eq!(admits(&both, "none", &NamespaceFilter::default()), "bank/db a, shop/db b");
+        assert_eq!(admits(&both[..1], "none", &mesh), "");
     }
 
     #[test]

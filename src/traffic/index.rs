@@ -28,7 +28,7 @@ use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
 use crate::model::{
     CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, INGRESS_API, ISTIO_NETWORKING,
-    ISTIO_TELEMETRY, ObjectJson, ObjectKey, filling,
+    ISTIO_TELEMETRY, ObjectJson, ObjectKey, StandIn, filling,
 };
 
 /// What comes of a change of objects.
@@ -486,11 +486,11 @@ impl TrafficIndex {
     }
 
     /// The objects that make no sense as they are, each with its last form that did.
-    pub fn stand_ins(&self) -> Vec<(ObjectJson, ObjectJson)> {
+    pub fn stand_ins(&self) -> Vec<StandIn> {
         let of = |(key, report): (&Arc<ObjectKey>, &Arc<TrafficReport>)| {
             let (good, _) = report.good().filter(|_| report.state.refused)?;
-            // Which object of a store is meant is known by its place in memory.
-            Some((self.objects.get(key)?.clone(), good.clone()))
+            let (key, now) = (ObjectKey::clone(key), self.objects.get(key)?.clone());
+            Some(StandIn { key, now, good: good.clone() })
         };
         self.reports.iter().filter_map(of).collect()
     }

@@ -90,8 +90,7 @@ impl History {
 
     /// The process ends, and another begins: of objects that can't be read it remembers what it had written down.
     fn restart(&mut self) {
-        let stand_ins = self.index.stand_ins();
-        let remembered = self.index.objects_as_remembered(&stand_ins);
+        let remembered = self.index.objects_as_remembered();
         self.index = index();
         self.index.remember(&remembered);
     }
@@ -110,12 +109,8 @@ impl History {
 
 impl AccessIndex {
     /// What is written down of what it was given: what stands in for what can't be read in its place.
-    fn objects_as_remembered(&self, stand_ins: &[(ObjectJson, ObjectJson)]) -> Collection {
-        let of = |(_, object): (_, &ObjectJson)| {
-            let stand_in = stand_ins.iter().find(|(broken, _)| broken.place() == object.place());
-            stand_in.map_or_else(|| object.clone(), |(_, good)| good.clone())
-        };
-        self.objects.iter().map(of).collect()
+    fn objects_as_remembered(&self) -> Collection {
+        self.objects.standing_in(&self.stand_ins())
     }
 }
 

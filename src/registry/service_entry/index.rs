@@ -17,7 +17,7 @@ use super::resolution::resolution;
 use crate::model::{
     Cause, Causes, Collection, Definition, Difference, Distribution, Endpoint, Endpoints, ExportTo,
     Hostname, ISTIO_NETWORKING, Labels, Namespace, ObjectJson, ObjectKey, Port, Resolution,
-    Service, WorkloadKey,
+    Service, StandIn, WorkloadKey,
 };
 use crate::registry::{Contents, ServiceRecord, ShardChange};
 
@@ -294,14 +294,14 @@ impl EntryIndex {
     }
 
     /// Objects that make no sense, each with what it was when it last did.
-    pub fn stand_ins(&self) -> Vec<(ObjectJson, ObjectJson)> {
+    pub fn stand_ins(&self) -> Vec<StandIn> {
         let stand_in = |(kind, name): &(EntryKind, WorkloadKey)| {
             let good = match kind {
                 EntryKind::Service => self.services.get(name)?.stand_in(),
                 EntryKind::Workload => self.workloads.get(name)?.stand_in(),
             };
-            // Which object of a store is meant is known by its place in memory.
-            Some((self.objects.get(&kind.key(name))?.clone(), good?.clone()))
+            let (key, good) = (kind.key(name), good?.clone());
+            Some(StandIn { now: self.objects.get(&key)?.clone(), key, good })
         };
         self.faulty.keys().filter_map(stand_in).collect()
     }

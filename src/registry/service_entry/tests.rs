@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::EntryIndex;
 use crate::fixtures::rounds;
 use crate::model::{
-    Collection, Endpoint, ExportTo, Health, Hostname, NO_ADDRESS, ObjectKey, Resolution, TlsMode,
+    Collection, Endpoint, ExportTo, Health, Hostname, NO_ADDRESS, ObjectKey, Resolution, StandIn,
+    TlsMode,
 };
 use crate::registry::{Contents, ServiceRecord, ShardChange};
 
@@ -335,7 +336,9 @@ fn an_object_that_turns_wrong_is_remembered_as_it_was() {
     // The store reads the same again: it is the one that is there now which is meant.
     let again = Arc::new(Value::clone(&bad));
     index.apply(std::slice::from_ref(&again));
-    let [(now, before)] = &index.stand_ins()[..] else { panic!("{:?}", index.stand_ins()) };
+    let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else {
+        panic!("{:?}", index.stand_ins())
+    };
     assert!(now.to_value() == *bad && before.to_value() == *good);
 }
 
@@ -349,7 +352,9 @@ fn what_was_good_before_the_start_is_what_an_object_was() {
     let contents = index.apply(std::slice::from_ref(&bad));
     let hosts: Vec<_> = contents.services.keys().map(ToString::to_string).collect();
     assert_eq!(hosts, ["db.example.com"]);
-    let [(now, before)] = &index.stand_ins()[..] else { panic!("{:?}", index.stand_ins()) };
+    let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else {
+        panic!("{:?}", index.stand_ins())
+    };
     assert!(now.to_value() == *bad && before.to_value() == *good);
 }
 

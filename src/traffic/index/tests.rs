@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 use crate::fixtures::kind_settings;
-use crate::model::{ExportTo, Namespace};
+use crate::model::{ExportTo, Namespace, StandIn};
 use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::policy::ClientTls;
@@ -240,7 +240,7 @@ fn an_object_that_does_not_fit_keeps_its_last_good_form() {
     assert_eq!(state.reasons[0].code.id, "STR1001");
     assert!(state.reasons[0].text.contains("TSL"), "{}", state.reasons[0]);
     let stand_ins = index.stand_ins();
-    let [(now, before)] = &stand_ins[..] else { panic!("{stand_ins:?}") };
+    let [StandIn { now, good: before, .. }] = &stand_ins[..] else { panic!("{stand_ins:?}") };
     assert!(now.to_value() == *bad && before.to_value() == *good);
     // Without a good form it is as if it were absent, but for TLS that it asks for: see below.
     let bad = rule("shop", "own", 0, json!({"host": "web", "subsets": 1}));
@@ -263,7 +263,9 @@ fn what_was_good_before_the_start_is_the_last_good_form_and_counts_for_nothing_e
     assert!(index.apply(&all(std::slice::from_ref(&bad))).is_some(), "the first time");
     assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/own"]);
     assert!(index.reports().values().next().expect("one object").state.is_last_good);
-    let [(now, before)] = &index.stand_ins()[..] else { panic!("{:?}", index.stand_ins()) };
+    let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else {
+        panic!("{:?}", index.stand_ins())
+    };
     assert!(now.to_value() == *bad && before.to_value() == *good);
     // Later it is as any object that never was good.
     let bad = rule("shop", "gone", 0, json!({"host": "web", "subsets": 1}));
