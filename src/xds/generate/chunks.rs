@@ -4,15 +4,17 @@
 //! piece of memory. Where one chunk ends depends on its fragments alone, so that a fragment which comes, goes or
 //! changes has one chunk made again, or two, and all others are found as they are.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::cache::{CacheTable, CacheValue};
 use crate::hash::SecretHasher;
+use crate::xds::body::Edit;
 
 /// How many fragments a chunk has, on average and at most: what changes with one, and what is pointed at.
 const FRAGMENTS: u64 = 32;
@@ -28,6 +30,38 @@ pub(super) struct FragmentChunk {
     bytes: Bytes,
     fragments: Box<[Fragment]>,
     domains: Box<[DomainHash]>,
+    /// What of it is otherwise in a namespace, of those that were asked about; `None` where that can't be told of the
+    /// chunk alone.
+    in_namespaces: Mutex<BTreeMap<Box<str>, Option<Arc<RewrittenFragments>>>>,
+}
+
+/// Fragments that are otherwise, from some place on.
+#[derive(Debug, Default)]
+pub(super) struct RewrittenFragments {
+    /// By their number, in ascending order, their [`digest`]s.
+    pub(super) digests: Vec<(usize, u64)>,
+    /// What is another in the bytes, in ascending order.
+    pub(super) edits: Vec<Edit>,
+    /// What is put there.
+    pub(super) text: Vec<u8>,
+    /// Domains that they have beside those of before.
+    pub(super) domains: Vec<DomainHash>,
+}
+
+impl RewrittenFragments {
+    /// Takes those of a chunk as well, whose first fragment and first byte are these.
+    pub(super) fn append(&mut self, chunk: &Self, (first, start): (usize, usize)) {
+        let start = count(start);
+        self.digests.extend(chunk.digests.iter().map(|(at, digest)| (first + at, *digest)));
+        self.edits.extend(chunk.edits.iter().map(|edit| Edit { at: start + edit.at, ..*edit }));
+        self.text.extend_from_slice(&chunk.text);
+        self.domains.extend_from_slice(&chunk.domains);
+    }
+}
+
+/// A place or a length within a message.
+pub(super) fn count(number: usize) -> u32 {
+    u32::try_from(number).expect("less than 4 GiB fit into memory")
 }
 
 /// Where a fragment is in its chunk: up to here, from where the one before it ends.
@@ -65,6 +99,21 @@ impl FragmentChunk {
     /// The domains of all its fragments.
     pub(super) fn domains(&self) -> &[DomainHash] {
         &self.domains
+    }
+
+    /// What of it is otherwise in a namespace: made once, since nothing else decides it.
+    pub(super) fn rewritten_in(
+        &self,
+        namespace: &str,
+        make: impl FnOnce() -> Option<RewrittenFragments>,
+    ) -> Option<Arc<RewrittenFragments>> {
+        let held = || self.in_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = held().get(namespace) {
+            return known.clone();
+        }
+        let made = make().map(Arc::new);
+        held().insert(namespace.into(), made.clone());
+        made
     }
 
     /// Where a fragment is in its bytes, and which domains it has.
@@ -191,7 +240,6 @@ fn chunk<T>(all: &[T], write: impl Fn(usize, &T, &mut Draft)) -> FragmentChunk {
         let start = draft.bytes.len();
         write(at, one, &mut draft);
         let digest = digest(&draft.bytes[start..]);
-        let count = |length: usize| u32::try_from(length).expect("few short fragments");
         let (end, domains) = (count(draft.bytes.len()), count(draft.domains.len()));
         fragments.push(Fragment { end, domains, digest });
     }
@@ -200,5 +248,6 @@ fn chunk<T>(all: &[T], write: impl Fn(usize, &T, &mut Draft)) -> FragmentChunk {
         bytes: draft.bytes.into(),
         fragments: fragments.into(),
         domains: draft.domains.into(),
+        in_namespaces: Mutex::default(),
     }
 }

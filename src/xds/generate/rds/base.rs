@@ -31,7 +31,9 @@ use crate::model::{Hostname, Namespace, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, Vip};
 use crate::xds::body::{Edit, ResourceBody};
-use crate::xds::generate::chunks::{Chunks, DomainHash, Draft, FragmentChunk, digest};
+use crate::xds::generate::chunks::{
+    Chunks, DomainHash, Draft, FragmentChunk, RewrittenFragments, count, digest,
+};
 use crate::xds::generate::class::Class;
 use crate::xds::resource::Resource;
 use crate::xds::virtual_hosts;
@@ -317,7 +319,7 @@ impl RouteBase {
 
     /// The route in a DNS domain in which no service is.
     pub(in crate::xds::generate) fn route(&self) -> Resource {
-        self.resource(&self.digests(), Vec::new(), Vec::new())
+        self.resource(RewrittenFragments::default())
     }
 
     /// The route in a DNS domain, which may be that of a namespace, `NAMESPACE.svc.DOMAIN`.
@@ -335,24 +337,58 @@ impl RouteBase {
         } else {
             None
         };
-        let changed = own.unwrap_or_else(|| {
+        let rewritten = own.unwrap_or_else(|| {
             let hosts: Vec<_> = self.hosts().collect();
-            let settled = settle(context, &hosts, &searched, namespace);
-            settled.domains.into_iter().enumerate().collect()
+            let settled = settle(context, &hosts, &searched, namespace).domains.into_iter();
+            let mut all = RewrittenFragments::default();
+            settled.enumerate().for_each(|(at, domains)| {
+                self.rewrite(at, &domains, (0, 0), &mut all);
+            });
+            all
         });
-        self.with(changed)
+        self.resource(rewritten)
     }
 
-    /// The fragments of services that have one more name in a namespace, each with its domains; `None` where any of
-    /// these may be another's.
+    /// The fragments of services that have one more name in a namespace; `None` where any of these may be another's.
+    /// Chunks that another version has as well are not looked into again.
     fn own(
         &self,
         namespace: &str,
         searched: &[String],
         kept: &Chunks,
-    ) -> Option<Vec<(usize, Vec<String>)>> {
-        let places = self.of_namespace.get(namespace).map_or(&[][..], |all| all);
-        let (mut own, mut added) = (Vec::with_capacity(places.len()), Vec::new());
+    ) -> Option<RewrittenFragments> {
+        let mut places = self.of_namespace.get(namespace).map_or(&[][..], |all| all);
+        let (mut own, mut chunk) = (RewrittenFragments::default(), 0);
+        while let Some(next) = places.first() {
+            chunk +=
+                self.starts[chunk..].partition_point(|(first, _)| *first <= *next as usize) - 1;
+            let (from, this) = (self.starts[chunk], &self.chunks[chunk]);
+            let end = from.0 + this.len();
+            let (these, rest) =
+                places.split_at(places.partition_point(|place| (*place as usize) < end));
+            let own_of_chunk = || self.own_of_chunk(these, from, searched, kept);
+            let rewritten = match self.disputed.is_empty() {
+                true => this.rewritten_in(namespace, own_of_chunk)?,
+                false => Arc::new(own_of_chunk()?),
+            };
+            own.append(&rewritten, from);
+            places = rest;
+        }
+        own.domains.sort_unstable();
+        let is_twice = own.domains.windows(2).any(|pair| pair[0] == pair[1]);
+        let is_there = |one: &DomainHash| self.domains.binary_search(one).is_ok();
+        (!is_twice && !own.domains.iter().any(is_there)).then_some(own)
+    }
+
+    /// Those of one chunk, counted from its first fragment and byte.
+    fn own_of_chunk(
+        &self,
+        places: &[u32],
+        from: (usize, usize),
+        searched: &[String],
+        kept: &Chunks,
+    ) -> Option<RewrittenFragments> {
+        let mut own = RewrittenFragments::default();
         for at in places.iter().map(|at| *at as usize) {
             let host = self.host(at);
             let domains = host.domains(host.names(searched));
@@ -361,42 +397,44 @@ impl RouteBase {
                 return None;
             }
             let hashes = domains.iter().map(|domain| kept.domain_hash(domain));
-            let count = added.len();
-            added.extend(hashes.filter(|one| !before.contains(one)));
-            if before.len() + added.len() - count != domains.len() {
+            let count = own.domains.len();
+            own.domains.extend(hashes.filter(|one| !before.contains(one)));
+            if before.len() + own.domains.len() - count != domains.len() {
                 return None;
             }
-            own.push((at, domains));
+            self.rewrite(at, &domains, from, &mut own);
         }
-        added.sort_unstable();
-        let is_twice = added.windows(2).any(|pair| pair[0] == pair[1]);
-        let is_there = |one: &DomainHash| self.domains.binary_search(one).is_ok();
-        (!is_twice && !added.iter().any(is_there)).then_some(own)
+        Some(own)
     }
 
-    /// The route with other domains of some fragments, which are sorted by place.
-    fn with(&self, changed: Vec<(usize, Vec<String>)>) -> Resource {
-        let (mut digests, mut edits, mut text) = (self.digests(), Vec::new(), Vec::new());
-        let mut new = Vec::new();
-        for (at, domains) in changed {
-            let (place, old, _) = self.fragment(at);
-            new.clear();
-            if old.is_empty() || domains.is_empty() {
-                self.host(at).write(&domains, &mut new);
-            } else {
-                write_with(old, &domains, &mut new);
-            }
-            if new != old {
-                digests[at + 1] = digest(&new);
-                edit(place, old, &new, &mut edits, &mut text);
-            }
+    /// Gives a fragment other domains. Places are counted from a first fragment and byte.
+    fn rewrite(
+        &self,
+        at: usize,
+        domains: &[String],
+        (first, start): (usize, usize),
+        to: &mut RewrittenFragments,
+    ) {
+        let (place, old, _) = self.fragment(at);
+        let mut new = Vec::with_capacity(old.len() + 128);
+        if old.is_empty() || domains.is_empty() {
+            self.host(at).write(domains, &mut new);
+        } else {
+            write_with(old, domains, &mut new);
         }
-        self.resource(&digests, edits, text)
+        if new != old {
+            to.digests.push((at - first, digest(&new)));
+            edit(place - start, old, &new, &mut to.edits, &mut to.text);
+        }
     }
 
-    fn resource(&self, digests: &[u64], edits: Vec<Edit>, text: Vec<u8>) -> Resource {
-        let body = ResourceBody::edited(Arc::clone(&self.runs), edits, text);
-        let digests = digests.iter().copied().filter(|one| *one != 0);
+    fn resource(&self, rewritten: RewrittenFragments) -> Resource {
+        let mut digests = self.digests();
+        for (at, digest) in rewritten.digests {
+            digests[at + 1] = digest;
+        }
+        let body = ResourceBody::edited(Arc::clone(&self.runs), rewritten.edits, rewritten.text);
+        let digests = digests.into_iter().filter(|one| *one != 0);
         Resource::of_parts(self.number.to_string(), digests, body)
     }
 
@@ -543,7 +581,6 @@ fn replace(place: usize, old: &[u8], new: &[u8], edits: &mut Vec<Edit>, text: &m
     if old.is_empty() && new.is_empty() {
         return;
     }
-    let count = |number: usize| u32::try_from(number).expect("less than 4 GiB fit into memory");
     edits.push(Edit { at: count(place + first), drops: count(old.len()), puts: count(new.len()) });
     text.extend_from_slice(new);
 }
