@@ -7,6 +7,7 @@
 //! requests of proxies out.
 
 mod access;
+mod edits;
 mod objects;
 mod rules;
 mod streams;
@@ -88,6 +89,13 @@ const CASES: &[Listed] = &[
     ("first_sync_1k", "stream", streams::first_sync),
     ("reconnect_1k", "stream", streams::reconnect),
     ("deliver_1k", "delivery", streams::deliver),
+    ("rule_edit_50_of_200", "edit", || edits::rule(edits::Hosts::Whole, edits::Clients::Elsewhere)),
+    ("rule_edit_one_by_one", "edit", || {
+        edits::rule(edits::Hosts::OneByOne, edits::Clients::Elsewhere)
+    }),
+    ("rule_edit_own_services", "edit", || {
+        edits::rule(edits::Hosts::OneByOne, edits::Clients::WithServices)
+    }),
     ("bytes_registry", "endpoint", || bytes_registry(100, 100)),
     ("bytes_context", "endpoint", || bytes_context(100, 100)),
     ("bytes_encoded", "endpoint", || bytes_encoded(100, 100)),
@@ -235,10 +243,14 @@ fn mesh_that_tells(
 }
 
 fn proxy() -> Proxy {
+    proxy_in("c1", NAMESPACE)
+}
+
+fn proxy_in(cluster: &str, namespace: &str) -> Proxy {
     let text = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
-    let fields = [("CLUSTER_ID".to_owned(), text("c1"))].into();
+    let fields = [("CLUSTER_ID".to_owned(), text(cluster))].into();
     node::read(&Node {
-        id: format!("sidecar~198.18.0.1~web-0.{NAMESPACE}~{NAMESPACE}.svc.{DOMAIN}"),
+        id: format!("sidecar~198.18.0.1~web-0.{namespace}~{namespace}.svc.{DOMAIN}"),
         metadata: Some(Struct { fields }),
         ..Default::default()
     })

@@ -29,8 +29,8 @@ const WATCHED: usize = 50;
 type Held = HashMap<ResourceType, HashMap<String, String>>;
 
 /// One proxy's stream.
-struct Client {
-    session: Session,
+pub(crate) struct Client {
+    pub(crate) session: Session,
     proxy: Proxy,
     /// Room for an answer.
     answer: Vec<u8>,
@@ -39,40 +39,52 @@ struct Client {
 /// The first requests of a stream, for all upstream clusters and for `names`, with the versions of what the
 /// client holds.
 fn first_requests(names: &[String], held: &Held) -> Vec<Vec<u8>> {
-    let of = |kind: ResourceType| {
-        let subscribe = if kind == ResourceType::Endpoint { names } else { &[] };
-        let request = DeltaDiscoveryRequest {
-            node: Some(Node { id: "n".into(), ..Default::default() }),
-            type_url: kind.url().into(),
-            resource_names_subscribe: subscribe.to_vec(),
-            initial_resource_versions: held.get(&kind).cloned().unwrap_or_default(),
-            ..Default::default()
-        };
-        request.encode_to_vec()
+    let of = |(kind, names)| request(kind, names, held.get(&kind).cloned().unwrap_or_default());
+    [(ResourceType::Cluster, &[][..]), (ResourceType::Endpoint, names)].map(of).into()
+}
+
+/// The first request of a type, for these names, with the versions of what the client holds.
+pub(crate) fn request(
+    kind: ResourceType,
+    names: &[String],
+    held: HashMap<String, String>,
+) -> Vec<u8> {
+    let request = DeltaDiscoveryRequest {
+        node: Some(Node { id: "n".into(), ..Default::default() }),
+        type_url: kind.url().into(),
+        resource_names_subscribe: names.to_vec(),
+        initial_resource_versions: held,
+        ..Default::default()
     };
-    [ResourceType::Cluster, ResourceType::Endpoint].map(of).into()
+    request.encode_to_vec()
 }
 
 impl Client {
     fn new() -> Self {
-        Self { session: Session::new(ProtocolForm::Delta), proxy: proxy(), answer: Vec::new() }
+        Self::of(proxy())
+    }
+
+    pub(crate) fn of(proxy: Proxy) -> Self {
+        Self { session: Session::new(ProtocolForm::Delta), proxy, answer: Vec::new() }
     }
 
     /// Says what waits in `requests`.
-    fn ask(&mut self, requests: &[Vec<u8>], context: &Arc<PushContext>, cache: &Cache) {
+    pub(crate) fn ask(&mut self, requests: &[Vec<u8>], context: &Arc<PushContext>, cache: &Cache) {
         for request in requests {
             let mut proxy_config =
-                ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
+                ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache)
+                    .with_hosts_apart();
             say(&mut self.session, request, Some(&mut proxy_config));
         }
     }
 
     /// Takes and acknowledges all there is to send; returns how many resources that were.
-    fn drain(&mut self, context: &Arc<PushContext>, cache: &Cache) -> usize {
+    pub(crate) fn drain(&mut self, context: &Arc<PushContext>, cache: &Cache) -> usize {
         let mut count = 0;
         loop {
             let mut proxy_config =
-                ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
+                ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache)
+                    .with_hosts_apart();
             let now = SystemTime::UNIX_EPOCH;
             let Some(response) = self.session.next_response(&mut proxy_config, RESPONSE_BYTES, now)
             else {

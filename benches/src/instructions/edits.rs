@@ -1,0 +1,126 @@
+//! What an edit of one rule costs, from the object to the bytes for each proxy that sees it. Without sockets and TLS.
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use strait::mesh::MeshConfig;
+use strait::model::{Collection, NetworkId, ObjectKey, VirtualHostDelivery};
+use strait::push::event_loop::MeshEvent;
+use strait::push::interest::Interest;
+use strait::push::scope::Stand;
+use strait::push::view::{Role, ViewKey};
+use strait::traffic::{KindSettings, TrafficIndex};
+use strait::xds::generate::Cache;
+use strait::xds::resource::ResourceType;
+
+use crate::objects::{NAMESPACE, service_name};
+use crate::streams::{Client, request};
+use crate::{Case, DOMAIN, mesh, proxy_in};
+
+/// How proxies have the virtual hosts of a route.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hosts {
+    Whole,
+    OneByOne,
+}
+
+/// Where the clients are that see the rules. A namespace has names of its own for its services.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clients {
+    WithServices,
+    Elsewhere,
+}
+
+impl Clients {
+    fn namespace(self) -> &'static str {
+        match self {
+            Self::WithServices => NAMESPACE,
+            Self::Elsewhere => "elsewhere",
+        }
+    }
+}
+
+/// A rule for the clients of its namespace; another `salt` makes another route.
+fn object(namespace: &str, service: usize, salt: usize) -> Arc<Value> {
+    let host = format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(service));
+    let to = json!([{ "destination": { "host": host } }]);
+    let path = json!([{ "uri": { "prefix": format!("/api-{salt}") } }]);
+    Arc::new(json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "VirtualService",
+        "metadata": {
+            "namespace": namespace, "name": format!("rule-{service}"), "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {
+            "hosts": [host],
+            "exportTo": ["."],
+            "http": [{ "match": path, "timeout": "3s", "route": to }, { "route": to }],
+        },
+    }))
+}
+
+/// One of 400 rules is edited, which 50 of 200 proxies see, in two clusters: read, indexed, the next version, who sees a
+/// difference, those woken, and what each is sent and answers.
+pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
+    let namespace = clients.namespace();
+    const EDITS: usize = 5;
+    const SERVICES: usize = 400;
+    const PROXIES: usize = 200;
+    const SEEN_BY: usize = 50;
+    let (mut mesh, _, _) = mesh(2, SERVICES, 1);
+    let mut index = TrafficIndex::new(KindSettings::of(DOMAIN, &MeshConfig::default()));
+    let mut objects: Collection =
+        (0..SERVICES).map(|service| object(namespace, service, 0)).collect();
+    mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("the first time")));
+    let (mut before, _) = mesh.next_version().expect("a version with rules");
+    let (interest, cache) = (Arc::new(Interest::default()), Cache::default());
+    let mut streams: Vec<_> = (0..PROXIES)
+        .map(|number| {
+            let namespace = if number < SEEN_BY { namespace } else { "without-rules" };
+            let mut proxy = proxy_in(["c1", "c2"][number % 2], namespace);
+            if hosts == Hosts::OneByOne {
+                proxy.virtual_hosts = VirtualHostDelivery::OneByOne;
+            }
+            let view = ViewKey::of(&proxy, NetworkId::default(), Role::Client);
+            let whereabouts = before.whereabouts(&proxy);
+            let mut client = Client::of(proxy.clone());
+            let route = ["80".to_owned()];
+            let mut asked = vec![request(ResourceType::Route, &route, HashMap::new())];
+            if hosts == Hosts::OneByOne {
+                client.session.serve_virtual_hosts();
+                asked.push(request(ResourceType::VirtualHost, &[], HashMap::new()));
+            }
+            client.ask(&asked, &before, &cache);
+            assert!(client.drain(&before, &cache) > 0, "its route");
+            let subscription = interest.subscribe(None);
+            subscription.watch_routes(&[route[0].as_str().into()], &[]);
+            let stand =
+                Stand { proxy: Arc::new(proxy), network: NetworkId::default(), whereabouts };
+            subscription.stand(stand, view, None);
+            (subscription, client)
+        })
+        .collect();
+    let run = move || {
+        for salt in 1..=EDITS {
+            let service = salt * SERVICES / (EDITS + 1);
+            let edited = object(namespace, service, salt);
+            objects.insert(ObjectKey::of(&edited).expect("a key"), edited);
+            mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("a change")));
+            let (now, mut changes) = mesh.next_version().expect("a version");
+            changes.look([&before, &now], &interest, &cache);
+            assert_eq!(black_box(interest.mark(&changes)), SEEN_BY);
+            for (subscription, client) in &mut streams {
+                let dirty = subscription.take();
+                if !dirty.is_empty() {
+                    client.session.on_change(&dirty);
+                    assert_eq!(client.drain(&now, &cache), 1);
+                }
+            }
+            before = now;
+        }
+    };
+    Case::new(EDITS, run)
+}
