@@ -32,8 +32,10 @@ use super::class::Class;
 use super::lds::{ConnectionRules, TrafficSettings, apart_name, normalization_of};
 use super::rds::{self, Contenders, RouteCaller};
 use crate::aggregate::MergedService;
+use crate::codes;
 use crate::model::{ProxyType, Resolution};
 use crate::push::addresses::{ListenAddresses, proxied_addresses};
+use crate::push::ingress::IngressOutline;
 use crate::push::proxy::inbound_targets;
 use crate::traffic::HostPattern;
 use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite};
@@ -143,6 +145,8 @@ impl ProxyConfig<'_> {
             let server_name = request.is_tls.then_some(server_name);
             Some(ConnectionAtRouter { ingress, port, selection: &class.selection, server_name })
         });
+        // The port at which the proxy would have to listen itself.
+        let mut own_port = None;
         let found = if ingress.is_some() {
             at_router.as_ref().and_then(|ConnectionAtRouter { port, .. }| {
                 let address = port.bind.map_or_else(|| any.to_owned(), |bind| bind.to_string());
@@ -156,6 +160,7 @@ impl ProxyConfig<'_> {
             let targets = inbound_targets(self.context, self.proxy, &served);
             let target = targets.iter().find(|one| one.port.number == request.port);
             let apart = target.and_then(|target| apart_name(target, self.proxy.interception));
+            own_port = target.filter(|_| apart.is_some()).map(|target| target.target);
             named(apart.as_deref().unwrap_or("virtualInbound"))
         } else {
             let port = request.by_proxy.unwrap_or(request.port);
@@ -163,17 +168,20 @@ impl ProxyConfig<'_> {
             let own = own.map(|address| format!("{address}_{port}"));
             let scope = self.context.traffic.scope(&class.namespace, &class.selection);
             let placed = scope.addresses(self.proxy.interception).get(&port).copied();
+            own_port = placed.filter(|at| at.listens).map(|_| port);
             let placed = placed.map(|at| format!("{}_{port}", at.address));
             let listener = placed.or(own).as_deref().and_then(named);
             let listener = listener.or_else(|| named(&format!("{any}_{port}")));
-            listener.or_else(|| named("virtualOutbound"))
+            // Who calls the proxy itself isn't redirected to it.
+            let rest = || named("virtualOutbound").filter(|_| request.by_proxy.is_none());
+            listener.or_else(rest)
         };
         let judge = |chain: Option<&str>, walk: &mut RequestWalk| {
             at_router.iter().for_each(|connection| connection.judged(chain, walk));
         };
         let Some(found) = found else {
             judge(None, walk);
-            walk.outcome = "the proxy has no listener for it: the connection is refused".to_owned();
+            walk.outcome = self.unheard(request, own_port, ingress.as_ref());
             return;
         };
         walk.listener = Some(found.name.to_string());
@@ -232,6 +240,34 @@ impl ProxyConfig<'_> {
             _ => return,
         };
         self.routed(&table, request, &class, &addresses, walk);
+    }
+
+    /// Why nothing listens for a request. At `own` the proxy would have to listen itself.
+    fn unheard(
+        &self,
+        request: &ProbedRequest,
+        own: Option<u16>,
+        ingress: Option<&IngressOutline<'_>>,
+    ) -> String {
+        let port = request.by_proxy.unwrap_or(request.port);
+        let own = own.filter(|own| !self.proxy.may_listen_at(*own));
+        let closed = ingress.and_then(|ingress| ingress.closed.get(&port).copied()).or(own);
+        let why = match (closed, ingress) {
+            (Some(own), _) => {
+                let code = &codes::PORT_PRIVILEGED;
+                format!(
+                    "the proxy can't listen at {own}, since its node says UNPRIVILEGED_POD ({code})"
+                )
+            }
+            (None, Some(ingress)) if ingress.port_meant(port).is_some() => {
+                "no rule leads a connection of its server".to_owned()
+            }
+            (None, Some(_)) => "no Gateway that selects the router has a server there".to_owned(),
+            (None, None) => {
+                return "the proxy has no listener for it: the connection is refused".to_owned();
+            }
+        };
+        format!("no listener at port {port}: {why}; the connection is refused")
     }
 
     /// What the workload's resolver makes of a host.
