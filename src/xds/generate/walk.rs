@@ -5,6 +5,7 @@
 
 mod answer;
 mod bytes;
+mod connection;
 mod fit;
 mod library;
 mod request;
@@ -25,6 +26,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as t
 use self::answer::BEHIND;
 pub use self::answer::{LostRule, RequestDestination, RequestWalk, RuleName};
 use self::bytes::ConnectionAtRouter;
+use self::connection::ConnectionOfWorkload;
 use self::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
 pub use self::request::ProbedRequest;
 use super::ProxyConfig;
@@ -139,10 +141,10 @@ impl ProxyConfig<'_> {
         }
         let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
         let ingress = self.ingress();
+        let server_name = request.sni.as_deref().unwrap_or(&request.host);
+        let server_name = Some(server_name).filter(|_| request.is_tls);
         let at_router = ingress.as_ref().and_then(|ingress| {
             let port = ingress.port_meant(request.port)?;
-            let server_name = request.sni.as_deref().unwrap_or(&request.host);
-            let server_name = request.is_tls.then_some(server_name);
             Some(ConnectionAtRouter { ingress, port, selection: &class.selection, server_name })
         });
         // The port at which the proxy would have to listen itself.
@@ -176,8 +178,25 @@ impl ProxyConfig<'_> {
             let rest = || named("virtualOutbound").filter(|_| request.by_proxy.is_none());
             listener.or_else(rest)
         };
+        let settings = TrafficSettings::of(&self.context.mesh);
+        let of_workload = found.as_ref().and_then(|found| {
+            let service =
+                meant.service.filter(|_| self.proxy.kind == ProxyType::Sidecar && !inbound)?;
+            let mut ports = service.ports_in(&class.cluster);
+            let rules =
+                ConnectionRules { context: self.context, class: &class, settings: &settings };
+            Some(ConnectionOfWorkload {
+                rules,
+                host: service.hostname(),
+                port: ports.find(|port| port.number == request.port)?,
+                meant: meant.address,
+                address: found.name.rsplit_once('_')?.0.parse().ok()?,
+                server_name,
+            })
+        });
         let judge = |chain: Option<&str>, walk: &mut RequestWalk| {
             at_router.iter().for_each(|connection| connection.judged(chain, walk));
+            of_workload.iter().for_each(|connection| connection.judged(chain, walk));
         };
         let Some(found) = found else {
             judge(None, walk);
@@ -217,10 +236,6 @@ impl ProxyConfig<'_> {
         let Some(listener::filter::ConfigType::TypedConfig(config)) = filter else { return };
         if config.type_url.ends_with(".TcpProxy") {
             let proxy = tcp_proxy::TcpProxy::decode(&*config.value).expect("it was written here");
-            let is_out = self.proxy.kind == ProxyType::Sidecar && !inbound;
-            if let Some(service) = meant.service.filter(|_| is_out) {
-                self.rule_of_connection(service, &class, &meant, request, &chain.name, walk);
-            }
             judge(Some(&chain.name), walk);
             return self.connected(proxy, walk);
         }
@@ -343,25 +358,6 @@ impl ProxyConfig<'_> {
             _ => "bytes are passed on; requests in them are not looked at",
         }
         .to_owned();
-    }
-
-    /// The rule that leads a connection, if one does.
-    fn rule_of_connection(
-        &self,
-        service: &MergedService,
-        class: &Class,
-        meant: &MeantService<'_>,
-        request: &ProbedRequest,
-        chain: &str,
-        walk: &mut RequestWalk,
-    ) {
-        let mut ports = service.ports_in(&class.cluster);
-        let Some(port) = ports.find(|port| port.number == request.port) else { return };
-        let settings = TrafficSettings::of(&self.context.mesh);
-        let rules = ConnectionRules { context: self.context, class, settings: &settings };
-        let decided = rules.deciding(service.hostname(), port, meant.address, chain);
-        walk.rule =
-            decided.map(|(routed, list, rule)| RuleName::of_connections(routed, list, rule));
     }
 
     /// Finds the virtual host and the route.
