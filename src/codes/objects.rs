@@ -69,14 +69,14 @@ else.";
     /// No workload.
     SELECTOR_UNUSED = "STR1049", "a selector that selects no workload",
         "Compare it with the labels of the pods: kubectl get pods --show-labels", "\
-None of the workloads that Strait knows in the object's namespace carries these labels. It holds as soon
-as one comes.";
+None of the workloads that Strait knows in the object's namespace (for a Gateway: in any) carries these labels.
+It holds as soon as one comes.";
 
     /// Another namespace's Service.
     GRANT_MISSING = "STR1050", "a route leads into a namespace that doesn't let it",
         "Create a ReferenceGrant in the namespace of the Service, from this kind and namespace, to Service.", "\
 A route of the Gateway API may lead to a Service of another namespace only where a ReferenceGrant there
-says so. Its share of requests is answered 500 until then, and no copies are sent there.";
+says so. Until then its share of requests is answered 500, and of connections closed; no copies are sent there.";
 
     /// Exported to nobody.
     EXPORTED_TO_NOBODY = "STR1051", "an object that is exported to nobody",
@@ -93,8 +93,8 @@ read again or is deleted.";
     /// A grant without use.
     GRANT_UNUSED = "STR1053", "a ReferenceGrant that no route needs",
         "Compare its kinds, namespaces and names with the routes that shall lead there.", "\
-A ReferenceGrant lets routes (HTTPRoute, GRPCRoute) of the namespaces that it names lead to Services of
-its own. None of the routes that are known does so by it.";
+A ReferenceGrant lets routes of the kinds and namespaces that it names lead to Services of its own.
+None of the routes that are known does so by it.";
 
     /// A WorkloadEntry without use.
     WORKLOAD_UNUSED = "STR1054", "a WorkloadEntry that no service has",

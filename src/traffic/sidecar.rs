@@ -140,7 +140,7 @@ impl Sidecar {
             .map(|raw| Arc::new(pool_limits(raw, "spec.inboundConnectionPool", &mut reasons)));
         let mut policy = raw.outbound_traffic_policy;
         if policy.as_ref().is_some_and(|policy| policy.mode.is_none()) {
-            let text = "no mode is REGISTRY_ONLY: nothing that the mesh doesn't know is reached";
+            let text = "no mode is named, which means REGISTRY_ONLY: nothing that the mesh doesn't know is reached";
             let path = "spec.outboundTrafficPolicy";
             reasons.push(Reason::warning(&codes::SIDECAR_POLICY, path, text));
         }
