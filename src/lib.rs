@@ -41,6 +41,7 @@ pub mod identity;
 pub mod inject;
 pub mod jwks;
 pub mod lkg;
+mod lock;
 pub mod mass_deletion;
 pub mod memory;
 pub mod mesh;

@@ -9,7 +9,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -26,6 +26,7 @@ use tower::{BoxError, ServiceExt, service_fn};
 use super::error::NotConnected;
 use super::transport::{Dial, ServerStream};
 use super::transport::{Transport, http1_over};
+use crate::lock::lock;
 
 /// What one stream may send ahead of its reader, in bytes: at 100 ms to the server and back, 10 MB/s.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -199,7 +200,7 @@ impl ConnectionPool {
     fn http1_from(&self, io: ServerStream) -> Transport {
         let (first, dial) = (Arc::new(Mutex::new(Some(io))), self.http1.clone());
         http1_over(service_fn(move |server: Uri| {
-            let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let first = lock(&first).take();
             let dial = dial.clone();
             Box::pin(async move {
                 match first {
@@ -211,8 +212,7 @@ impl ConnectionPool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // It is whole whatever happened to whoever held it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -232,7 +232,7 @@ impl Shared {
 
     /// A stream, where one more may be opened. Where a server permits none, the first waits until it does.
     fn permit(&self) -> Option<(Sender, StreamPermit)> {
-        let permitted = locked(&self.connection).as_ref()?.current_max_send_streams();
+        let permitted = lock(&self.connection).as_ref()?.current_max_send_streams();
         let is_free = Arc::strong_count(&self.permits) <= permitted.clamp(1, STREAMS_MAX);
         is_free.then(|| (self.sender.clone(), StreamPermit(Arc::clone(&self.permits))))
     }
@@ -241,7 +241,7 @@ impl Shared {
 /// Lets a connection send what it is given. It ends when it is neither given out any more nor in use.
 async fn drive(connection: Driven) {
     poll_fn(|cx| {
-        let mut held = locked(&connection);
+        let mut held = lock(&connection);
         // Whoever uses it learns how it ended.
         let ended = held.as_mut().map_or(Poll::Ready(()), |one| Pin::new(one).poll(cx).map(drop));
         if ended.is_ready() {
@@ -250,8 +250,4 @@ async fn drive(connection: Driven) {
         ended
     })
     .await;
-}
-
-fn locked(connection: &Mutex<Option<Connection>>) -> MutexGuard<'_, Option<Connection>> {
-    connection.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@ mod secret_kind;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
@@ -25,6 +25,7 @@ use crate::identity::credential::{
     Credential, CredentialName, CredentialPart, CredentialRegistry, CredentialState,
     CredentialTrouble, ROOTS_SUFFIX, SecretFields,
 };
+use crate::lock::lock;
 use crate::model::ClusterId;
 use crate::task::Supervisor;
 
@@ -235,7 +236,7 @@ impl CredentialFollower {
                 let (events, mut taken) = mpsc::channel(EVENTS_MAX);
                 let consume = async {
                     while let Some(event) = taken.recv().await {
-                        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut found = lock(found);
                         if found.take(&secret, event) {
                             self.show(own, &found);
                         }
@@ -338,8 +339,4 @@ impl FoundSecrets {
         self.secrets.insert(Arc::clone(secret), found);
         true
     }
-}
-
-fn lock(followed: &Mutex<Followed>) -> MutexGuard<'_, Followed> {
-    followed.lock().unwrap_or_else(PoisonError::into_inner)
 }

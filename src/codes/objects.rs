@@ -1,4 +1,4 @@
-//! 104x, 1050 to 1056, 1070, 1071, 1078 to 1080 and 109x: what an object of the traffic configuration comes to among all others.
+//! 104x, 1050 to 1056, 1070, 1071, 1078 to 1080, 1084 and 109x: what an object of the traffic configuration comes to among all others.
 
 use super::code::Code;
 
@@ -69,14 +69,14 @@ else.";
     /// No workload.
     SELECTOR_UNUSED = "STR1049", "a selector that selects no workload",
         "Compare it with the labels of the pods: kubectl get pods --show-labels", "\
-None of the workloads that Strait knows in the object's namespace carries these labels. It holds as soon
-as one comes.";
+None of the workloads that Strait knows in the object's namespace (for a Gateway: in any) carries these labels.
+It holds as soon as one comes.";
 
     /// Another namespace's Service.
     GRANT_MISSING = "STR1050", "a route leads into a namespace that doesn't let it",
         "Create a ReferenceGrant in the namespace of the Service, from this kind and namespace, to Service.", "\
 A route of the Gateway API may lead to a Service of another namespace only where a ReferenceGrant there
-says so. Its share of requests is answered 500 until then, and no copies are sent there.";
+says so. Until then its share of requests is answered 500, and of connections closed; no copies are sent there.";
 
     /// Exported to nobody.
     EXPORTED_TO_NOBODY = "STR1051", "an object that is exported to nobody",
@@ -93,8 +93,8 @@ read again or is deleted.";
     /// A grant without use.
     GRANT_UNUSED = "STR1053", "a ReferenceGrant that no route needs",
         "Compare its kinds, namespaces and names with the routes that shall lead there.", "\
-A ReferenceGrant lets routes (HTTPRoute, GRPCRoute) of the namespaces that it names lead to Services of
-its own. None of the routes that are known does so by it.";
+A ReferenceGrant lets routes of the kinds and namespaces that it names lead to Services of its own.
+None of the routes that are known does so by it.";
 
     /// A WorkloadEntry without use.
     WORKLOAD_UNUSED = "STR1054", "a WorkloadEntry that no service has",
@@ -142,8 +142,8 @@ the same. Other kinds, for which the right is there, are written. It is tried ag
     GATEWAY_PORT_UNSERVED = "STR1079", "a port of a Gateway that no Service of its routers has",
         "Add the port to the Service of the routers, or name one of its ports in the Gateway.", "\
 The number of a server's port is that of the routers' Service, which leads it to a port of the pod. The
-Services that select the routers have no such port: the routers listen at that number themselves, and clients
-that call the Service, or its load balancer, don't come there.";
+Services that select the routers have no such port: the routers listen at that number themselves, if they can
+(STR1084), and clients that call the Service, or its load balancer, don't come there.";
 
     /// IST0161.
     GATEWAY_CREDENTIAL = "STR1080", "a credential of a Gateway that can't be used",
@@ -151,6 +151,14 @@ that call the Service, or its load balancer, don't come there.";
 A server of a Gateway ends TLS with the certificate of a Secret in the namespace of its routers, in their own
 cluster. A router has asked for it, and was given none, or goes on with the one from before. Servers with
 other credentials work; this one's clients are closed until there is a certificate.";
+
+    /// UNPRIVILEGED_POD: a listener that is left out.
+    PORT_PRIVILEGED = "STR1084", "a port below 1024 at which a proxy can't listen",
+        "Use a port from 1024; for a Gateway, give a Service of its routers this port with such a targetPort.", "\
+The node of the proxy that is named says UNPRIVILEGED_POD: it can't listen below 1024 itself, and would answer
+with a refusal if it were sent a listener there. So this one is left out, and the others hold. Connections that are
+redirected into a sidecar need no port of its own. A proxy that may listen there must not say it
+(ISTIO_META_UNPRIVILEGED_POD).";
 
     /// A change that is let out to a share of proxies.
     ROLLOUT_RUNS = "STR1090", "a change is given to a share of proxies first",

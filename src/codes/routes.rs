@@ -33,10 +33,10 @@ request, and those behind it none.";
 
     /// Two objects, one host.
     HOST_OF_ANOTHER = "STR1024", "a host belongs to another VirtualService",
-        "Merge the two, or delegate from one to the other.", "\
+        "Merge the two, delegate from one to the other, or have both hold: serve --join-virtual-services", "\
 Sidecars follow one VirtualService for a host: one that is private to the namespace before one that is
 exported to it by name, that before one for everybody, and of equals the oldest, then by name and
-namespace. Rules of two are never mixed.";
+namespace. Rules of two are never mixed there, unless serve has --join-virtual-services.";
 
     /// Delegation.
     DELEGATE_MISSING = "STR1025", "a rule delegates to what isn't there",

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use strait_proto::envoy::google::protobuf::value::Kind;
@@ -21,6 +21,7 @@ use super::limits::IssueLimits;
 use super::proof_time::CHAIN_MAX;
 use super::{Authority, IdentityError, PeerIdentity, RootLedger, ServerIdentity};
 use crate::codes;
+use crate::lock::lock;
 use crate::model::ClusterId;
 
 /// Signatures that are made at once: they take a CPU each.
@@ -44,17 +45,17 @@ pub struct IssueStats {
 impl IssueStats {
     /// Counts a call whose maker nobody knows, by the code of the reason.
     pub fn unauthenticated(&self, code: &'static str) {
-        *locked(&self.unauthenticated).entry(code).or_default() += 1;
+        *lock(&self.unauthenticated).entry(code).or_default() += 1;
     }
 
     /// How often each code was the reason.
     pub fn unauthenticated_by_code(&self) -> BTreeMap<&'static str, u64> {
-        locked(&self.unauthenticated).clone()
+        lock(&self.unauthenticated).clone()
     }
 
     /// How often a request failed, by what Istio calls the reason.
     pub fn failed_by_reason(&self) -> BTreeMap<&'static str, u64> {
-        locked(&self.failed).clone()
+        lock(&self.failed).clone()
     }
 
     fn fails(&self, error: &IdentityError) {
@@ -64,12 +65,8 @@ impl IssueStats {
             IdentityError::NoAuthority => "CA_NOT_READY",
             _ => "CERT_GEN_ERROR",
         };
-        *locked(&self.failed).entry(reason).or_default() += 1;
+        *lock(&self.failed).entry(reason).or_default() += 1;
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What signs for a caller, what that is noted in, and for how long it may be.
@@ -161,7 +158,7 @@ impl CertificateService {
             self.stats.fails(&error);
             return Err(Status::new(code(&error), error.to_string()));
         }
-        let in_limits = locked(&self.limits).take(caller.identity(), Instant::now());
+        let in_limits = lock(&self.limits).take(caller.identity(), Instant::now());
         in_limits.map_err(|wait| {
             let (code, ms) = (&codes::CERTIFICATE_LIMIT, wait.as_millis() + 1);
             let text = format!("{code}: {}; ask again in {ms} ms", code.title);

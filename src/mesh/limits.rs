@@ -3,7 +3,6 @@
 //! `MeshConfig.defaultTrafficPolicy`.)
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,23 +128,7 @@ pub struct RareOutlierSettings {
     pub error_statuses: Box<[u16]>,
 }
 
-unsaid!(RareLimits, RareOutlierSettings);
-
-impl Deref for PoolLimits {
-    type Target = RareLimits;
-
-    fn deref(&self) -> &RareLimits {
-        &self.more
-    }
-}
-
-impl Deref for OutlierDetection {
-    type Target = RareOutlierSettings;
-
-    fn deref(&self) -> &RareOutlierSettings {
-        &self.more
-    }
-}
+unsaid!(PoolLimits: RareLimits, OutlierDetection: RareOutlierSettings);
 
 /// What holds where no DestinationRule says it: each of the two as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! When requests are tried again: as a VirtualService says it, and the mesh for all others. (Istio, "Virtual Service",
 //! `HTTPRetry`, and `MeshConfig.defaultHttpRetryPolicy`.)
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,15 +36,7 @@ pub struct RareRetrySettings {
     pub backoff: Option<Duration>,
 }
 
-unsaid!(RareRetrySettings);
-
-impl Deref for RetryRule {
-    type Target = RareRetrySettings;
-
-    fn deref(&self) -> &RareRetrySettings {
-        &self.more
-    }
-}
+unsaid!(RetryRule: RareRetrySettings);
 
 impl RetryRule {
     /// In Istio's terms.

@@ -13,13 +13,21 @@ pub trait Unsaid: Default + Eq + 'static {
     fn unsaid() -> &'static Self;
 }
 
-/// Implements [`Unsaid`] for groups.
+/// Implements [`Unsaid`] for groups, and has each owner that keeps one as its `more` read as that as well.
 macro_rules! unsaid {
-    ($($group:ty),+) => {
+    ($($owner:ty: $group:ty),+) => {
         $(impl $crate::model::Unsaid for $group {
             fn unsaid() -> &'static Self {
                 static UNSAID: std::sync::LazyLock<$group> = std::sync::LazyLock::new(Default::default);
                 &UNSAID
+            }
+        }
+
+        impl std::ops::Deref for $owner {
+            type Target = $group;
+
+            fn deref(&self) -> &$group {
+                &self.more
             }
         })+
     };
@@ -94,7 +102,11 @@ mod tests {
 
     #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
     struct Group(u8);
-    unsaid!(Group);
+
+    struct Owner {
+        more: RareGroup<Group>,
+    }
+    unsaid!(Owner: Group);
 
     #[test]
     fn nothing_is_kept_of_a_group_that_says_nothing() {
@@ -106,5 +118,6 @@ mod tests {
         assert!(group.0.is_none() && group.deref().0 == 0);
         (*group).0 = 2;
         assert_eq!((group.deref().0, group == RareGroup::from(Group(2))), (2, true));
+        assert_eq!(*Owner { more: group }, Group(2));
     }
 }

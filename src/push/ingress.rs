@@ -2,7 +2,7 @@
 //!
 //! Owns the outline alone. Listeners, routes and upstream clusters are made of it where those of sidecars are made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::context::PushContext;
@@ -19,26 +19,41 @@ pub struct IngressOutline<'a> {
     pub namespace: &'a Namespace,
     /// Where it listens.
     pub ports: Vec<GatewayPort<'a>>,
+    /// Servers' ports that are left out, each with the router's own, at which it can't listen.
+    pub closed: BTreeMap<u16, u16>,
     /// How many rules say which tokens it believes.
     pub token_rules: usize,
 }
 
+/// Where a router listens for a server's port: at the port that its Service leads this to, else at the very number.
+///
+/// # Errors
+/// The port, where the router can't listen there.
+pub fn own_port(
+    context: &PushContext,
+    proxy: &Proxy,
+    served: &[Arc<Service>],
+    number: u16,
+) -> Result<u16, u16> {
+    let own = target_port(context, proxy, served, number).unwrap_or(number);
+    if proxy.may_listen_at(own) { Ok(own) } else { Err(own) }
+}
+
 impl<'a> IngressOutline<'a> {
-    /// That of a router. A port that its Service has is taken at the router's own port that the Service leads to; another
-    /// at its own number; none at which the router can't listen. What is `served` are the services of its namespace and cluster.
+    /// That of a router. What is `served` are the services of its namespace and cluster.
     pub fn of(context: &'a PushContext, proxy: &'a Proxy, served: &[Arc<Service>]) -> Self {
-        let mut ports = Vec::new();
+        let (mut ports, mut closed) = (Vec::new(), BTreeMap::new());
         if !context.traffic.gateways.is_empty() {
             let gateways = context.gateways_of(proxy);
             ports = merged(gateways, |number| {
-                let own = target_port(context, proxy, served, number).unwrap_or(number);
-                proxy.may_listen_at(own).then_some(own)
+                let own = own_port(context, proxy, served, number);
+                own.inspect_err(|own| _ = closed.insert(number, *own)).ok()
             });
         }
         // Policies are many, and routers that take in nothing need none.
         let token_rules =
             if ports.is_empty() { 0 } else { context.access_of(proxy).token_rules().len() };
-        Self { context, namespace: proxy.namespace(), ports, token_rules }
+        Self { context, namespace: proxy.namespace(), ports, closed, token_rules }
     }
 
     /// The VirtualServices bound to a server's Gateway, in the order in which they count.

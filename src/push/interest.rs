@@ -10,7 +10,7 @@ mod movers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Instant;
 
@@ -22,6 +22,7 @@ use super::scope::{SeenChanges, Stand, Wildcards};
 use super::view::ViewKey;
 use super::workload_index::StreamsByWorkload;
 use crate::access::ConcernedWorkloads;
+use crate::lock::lock;
 use crate::model::{ClusterId, Hostname, Labels, Namespace, NetworkId, WorkloadKey};
 use crate::timeline::{Delivery, Receipt};
 
@@ -787,11 +788,6 @@ impl InterestTable {
             }
         }
     }
-}
-
-/// A panic while the lock was held can't leave these sets half-changed, so poison is ignored.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

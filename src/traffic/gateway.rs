@@ -300,10 +300,10 @@ impl ServerReader<'_> {
             "OPTIONAL_MUTUAL" => TlsClients::IfKnown,
             "ISTIO_MUTUAL" => TlsClients::Mesh,
             mode => {
-                self.lost(
-                    format!("{at}.mode"),
-                    format!("{mode:?} is no mode: the server is left out"),
-                );
+                let known =
+                    "PASSTHROUGH, SIMPLE, MUTUAL, OPTIONAL_MUTUAL, ISTIO_MUTUAL, AUTO_PASSTHROUGH";
+                let text = format!("{mode:?} is none of {known}: the server is left out");
+                self.lost(format!("{at}.mode"), text);
                 return None;
             }
         };
@@ -342,7 +342,9 @@ impl ServerReader<'_> {
             "TLSV1_2" => Some(Some(TlsVersion::V1_2)),
             "TLSV1_3" => Some(Some(TlsVersion::V1_3)),
             _ => {
-                let text = format!("{given:?} is no version of TLS: the server is left out");
+                let text = format!(
+                    "{given:?} is none of TLS_AUTO and TLSV1_0 to TLSV1_3: the server is left out"
+                );
                 self.lost(format!("{at}.{field}"), text);
                 None
             }

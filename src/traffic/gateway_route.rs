@@ -431,7 +431,8 @@ impl RuleReader<'_> {
                 (!prefix.is_empty()).then(|| PathMatch::Segments(prefix.into()))
             }
             other => {
-                self.refuse_condition(refused, path, &format!("{other:?} is no kind of match"));
+                let text = format!("{other:?} is none of Exact, PathPrefix, RegularExpression");
+                self.refuse_condition(refused, path, &text);
                 None
             }
         }
@@ -458,11 +459,8 @@ impl RuleReader<'_> {
                 "" | "Exact" => Some(TextMatch::Exact(raw.value)),
                 "RegularExpression" => self.regex(&raw.value, &path, refused).map(TextMatch::Regex),
                 other => {
-                    self.refuse_condition(
-                        refused,
-                        &path,
-                        &format!("{other:?} is no kind of match"),
-                    );
+                    let text = format!("{other:?} is neither Exact nor RegularExpression");
+                    self.refuse_condition(refused, &path, &text);
                     None
                 }
             };
@@ -571,7 +569,11 @@ impl RuleReader<'_> {
             }
             // What can't be followed must not be passed over.
             RawFilter { r#type, .. } => {
-                self.refuse(refused, path, &format!("{type:?} isn't known"));
+                let known = "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS";
+                let text = format!(
+                    "{type:?} is no filter that is followed: {known} are, each with its field"
+                );
+                self.refuse(refused, path, &text);
             }
         }
     }

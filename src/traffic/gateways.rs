@@ -214,14 +214,14 @@ impl PlacedServer<'_> {
 /// mean, if it has any.
 pub fn merged<'a>(
     gateways: impl Iterator<Item = &'a Arc<Gateway>>,
-    target: impl Fn(u16) -> Option<u16>,
+    target: impl FnMut(u16) -> Option<u16>,
 ) -> Vec<GatewayPort<'a>> {
     merged_with_losses(gateways, target).0
 }
 
 fn merged_with_losses<'a>(
     gateways: impl Iterator<Item = &'a Arc<Gateway>>,
-    target: impl Fn(u16) -> Option<u16>,
+    mut target: impl FnMut(u16) -> Option<u16>,
 ) -> (Vec<GatewayPort<'a>>, Vec<ServerLoss<'a>>) {
     let mut ports = BTreeMap::<(u16, Option<IpAddr>), GatewayPort<'a>>::new();
     // Hosts in TLS, with who has them, and how.
@@ -231,14 +231,14 @@ fn merged_with_losses<'a>(
     for (gateway, server) in
         gateways.flat_map(|gateway| gateway.servers.iter().map(move |server| (gateway, server)))
     {
+        if server.protocol == ServerProtocol::AutoPassthrough {
+            continue;
+        }
         let Some(number) = target(server.port) else { continue };
         let mut placed = PlacedServer { gateway, server, hosts: server.hosts.iter().collect() };
         let bind = server.bind;
         let empty = || GatewayPort { number, bind, http: Vec::new(), tcp: None, tls: Vec::new() };
-        let port = match server.protocol {
-            ServerProtocol::AutoPassthrough => continue,
-            _ => ports.entry((number, bind)).or_insert_with(empty),
-        };
+        let port = ports.entry((number, bind)).or_insert_with(empty);
         // Who came first decides what the port speaks. Plain text may come beside TLS, and TLS not beside plain text.
         let plain = port.tcp.as_ref().or_else(|| port.http.first());
         let first = match server.protocol {

@@ -317,7 +317,7 @@ fn path_match(kind: &str, text: &str) -> Result<Option<PathMatch>, String> {
             Some(prefix) => PathMatch::Prefix(prefix.into()),
             None => PathMatch::Exact(text.into()),
         })),
-        _ => Err(format!("{kind:?} is no type of path")),
+        _ => Err(format!("{kind:?} is none of Exact, Prefix, ImplementationSpecific")),
     }
 }
 

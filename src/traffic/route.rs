@@ -512,35 +512,11 @@ impl DerefMut for HttpRule {
     }
 }
 
-unsaid!(RareTerms, RareConditions, RareAtDestination);
-
-impl Deref for RuleTerms {
-    type Target = RareTerms;
-
-    fn deref(&self) -> &RareTerms {
-        &self.more
-    }
-}
+unsaid!(RuleTerms: RareTerms, RequestMatch: RareConditions, Destination: RareAtDestination);
 
 impl DerefMut for RuleTerms {
     fn deref_mut(&mut self) -> &mut RareTerms {
         &mut self.more
-    }
-}
-
-impl Deref for RequestMatch {
-    type Target = RareConditions;
-
-    fn deref(&self) -> &RareConditions {
-        &self.more
-    }
-}
-
-impl Deref for Destination {
-    type Target = RareAtDestination;
-
-    fn deref(&self) -> &RareAtDestination {
-        &self.more
     }
 }
 

@@ -56,6 +56,8 @@ struct EgressListener {
     imported: Vec<HostImport>,
     /// Left out of these.
     excluded: Vec<HostImport>,
+    /// Its place in the object.
+    index: usize,
 }
 
 /// What arrives at a listener.
@@ -138,7 +140,7 @@ impl Sidecar {
             .map(|raw| Arc::new(pool_limits(raw, "spec.inboundConnectionPool", &mut reasons)));
         let mut policy = raw.outbound_traffic_policy;
         if policy.as_ref().is_some_and(|policy| policy.mode.is_none()) {
-            let text = "no mode is REGISTRY_ONLY: nothing that the mesh doesn't know is reached";
+            let text = "no mode is named, which means REGISTRY_ONLY: nothing that the mesh doesn't know is reached";
             let path = "spec.outboundTrafficPolicy";
             reasons.push(Reason::warning(&codes::SIDECAR_POLICY, path, text));
         }
@@ -195,6 +197,19 @@ impl Sidecar {
         self.egress.iter().filter(takes)
     }
 
+    /// The ports at which its proxies listen themselves, each with its place in the object.
+    pub fn own_ports(&self, interception: Interception) -> impl Iterator<Item = (String, u16)> {
+        let listens = move |one: &&EgressListener| {
+            interception == Interception::None || one.address.is_some_and(|at| at.listens)
+        };
+        let egress = self.egress.iter().filter(listens);
+        let egress =
+            egress.filter_map(|one| Some((format!("spec.egress[{}]", one.index), one.port?)));
+        let ingress = self.ingress.iter().flatten();
+        let ingress = ingress.filter(move |one| one.is_apart(interception));
+        egress.chain(ingress.map(|one| (format!("spec.ingress[{}]", one.index), one.port.number)))
+    }
+
     /// The listeners that are a proxy to their clients, each with its port.
     fn proxies(&self) -> impl Iterator<Item = (u16, &EgressListener)> {
         let all = self.egress.iter().filter(|one| one.is_proxy());
@@ -206,7 +221,14 @@ impl EgressListener {
     fn of_everything() -> Self {
         let all = HostImport { namespace: ImportNamespace::Any, host: HostPattern::all() };
         let traffic = EgressTraffic::Any;
-        Self { port: None, traffic, address: None, imported: vec![all], excluded: Vec::new() }
+        Self {
+            port: None,
+            traffic,
+            address: None,
+            imported: vec![all],
+            excluded: Vec::new(),
+            index: 0,
+        }
     }
 
     fn is_proxy(&self) -> bool {
@@ -247,13 +269,13 @@ impl EgressListener {
             let text = "is empty: nothing is imported by it";
             reasons.push(Reason::lost(&codes::SIDECAR_HOST, format!("{path}.hosts"), text));
         }
-        for (at, text) in raw.hosts.iter().enumerate() {
+        for (place, text) in raw.hosts.iter().enumerate() {
             if let Some((_, host)) = text.split_once('/').filter(|(_, host)| is_one_label(host)) {
                 let text = format!(
                     "{text:?} is a host of one label, such as an entry may have; a Service is {host}.NAMESPACE.svc.{}",
                     settings.domain
                 );
-                let path = format!("{path}.hosts[{at}]");
+                let path = format!("{path}.hosts[{place}]");
                 reasons.push(Reason::warning(&codes::SIDECAR_HOST, path, text));
             }
             match HostImport::read(text) {
@@ -261,12 +283,12 @@ impl EgressListener {
                 Ok((import, false)) => excluded.push(import),
                 Err(fact) => {
                     let text = format!("{text:?} {fact}; nothing is imported by it");
-                    let path = format!("{path}.hosts[{at}]");
+                    let path = format!("{path}.hosts[{place}]");
                     reasons.push(Reason::lost(&codes::SIDECAR_HOST, path, text));
                 }
             }
         }
-        Some(Self { port, traffic, address, imported, excluded })
+        Some(Self { port, traffic, address, imported, excluded, index: at })
     }
 
     /// Whether a service of that namespace is among its hosts.

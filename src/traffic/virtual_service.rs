@@ -11,7 +11,6 @@ mod raw;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Deref;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -62,15 +61,7 @@ pub struct RareRules {
     pub tcp: Box<[TcpRule]>,
 }
 
-unsaid!(RareRules);
-
-impl Deref for VirtualService {
-    type Target = RareRules;
-
-    fn deref(&self) -> &RareRules {
-        &self.more
-    }
-}
+unsaid!(VirtualService: RareRules);
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]

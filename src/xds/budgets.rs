@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::grpc::REQUEST_BYTES_MAX;
 use crate::hash::SecretHasher;
 use crate::identity::SpiffeId;
+use crate::lock::lock;
 use crate::memory::MemoryLimit;
 
 /// What a stream takes of its own: its task, buffers and tables.
@@ -314,11 +315,6 @@ impl Budgets {
     fn table(&self) -> MutexGuard<'_, HashMap<SpiffeId, IdentityUsage, SecretHasher>> {
         lock(&self.table)
     }
-}
-
-/// A panic while the lock was held can't leave sums half-changed, so poison is ignored.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StreamAccount {

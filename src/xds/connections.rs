@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use dashmap::DashMap;
@@ -20,6 +20,7 @@ use super::secrets::SecretReport;
 use super::session::{ProtocolForm, Session, joined};
 use crate::codes;
 use crate::identity::{Caller, CallerProof, SpiffeId};
+use crate::lock::lock;
 use crate::model::{Interception, NetworkId, Proxy, ProxyType, RootBundle, VirtualHostDelivery};
 use crate::push::Whereabouts;
 use crate::push::interest::StreamBacklog;
@@ -388,11 +389,6 @@ impl Drop for ConnectionEntry {
         self.connections.per_node.remove_if(&key, |_, count| *count == 0);
         self.connections.tell();
     }
-}
-
-/// What a panic leaves behind is the state of one stream, which ends with it.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn decoded(kind: ResourceType, body: &[u8]) -> Value {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -14,6 +14,7 @@ use tracing::warn;
 use crate::codes::Code;
 
 use crate::descriptors;
+use crate::lock::lock;
 
 /// Handshakes at once in all.
 pub(super) const TURNS_MAX: usize = 64;
@@ -87,7 +88,7 @@ impl Handshakes {
     }
 
     fn table(&self) -> MutexGuard<'_, HandshakeTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 
@@ -227,7 +228,7 @@ impl Failures {
     }
 
     fn since(&self) -> MutexGuard<'_, BTreeMap<String, Failed>> {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.since)
     }
 }
 

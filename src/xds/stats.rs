@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::resource::ResourceType;
 use crate::identity::IssueStats;
+use crate::lock::lock;
 
 /// The counters of one server.
 #[derive(Debug, Default)]
@@ -145,18 +146,18 @@ impl Stats {
 
     /// Counts the end of a stream.
     pub(super) fn closed(&self, reason: &'static str) {
-        *self.closed.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+        *lock(&self.closed).entry(reason).or_default() += 1;
     }
 
     /// Counts a call that was refused since nobody knew who made it, by the code of the reason.
     pub(super) fn caller_refused(&self, code: &'static str) {
-        let mut refused = self.callers_refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = lock(&self.callers_refused);
         *refused.entry(code).or_default() += 1;
     }
 
     /// Counts a handshake that failed.
     pub(super) fn handshake_failed(&self, reason: &'static str) {
-        let mut failed = self.handshakes_failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = lock(&self.handshakes_failed);
         *failed.entry(reason).or_default() += 1;
     }
 
@@ -189,9 +190,7 @@ impl Stats {
         let reasons = |name, help, map: &Mutex<BTreeMap<&'static str, u64>>| Counter {
             name,
             help,
-            samples: map
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
+            samples: lock(map)
                 .iter()
                 .map(|(reason, count)| (vec![("reason", *reason)], *count))
                 .collect(),

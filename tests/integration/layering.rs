@@ -15,6 +15,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("duration", &[]),
     ("folder", &[]),
     ("hash", &[]),
+    // A leaf: whoever shares a value between tasks takes it with this.
+    ("lock", &[]),
     ("admission", &[]),
     // A leaf: whoever takes an address from others asks it.
     ("address", &[]),
@@ -27,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("hold", &["model", "durable"]),
     // What a plan is the policy says; what counts for all is kept as what is held.
     ("rollout", &["model", "durable", "hold", "policy"]),
-    ("apiserver", &["address", "codes", "descriptors", "mass_deletion", "task"]),
+    ("apiserver", &["address", "codes", "descriptors", "lock", "mass_deletion", "task"]),
     ("mesh", &["model", "address", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "address", "codes"]),
     ("traffic", &["model", "mesh", "codes"]),
@@ -45,7 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["model", "mesh", "registry", "apiserver", "mass_deletion", "task", "codes"],
     ),
     ("registry::service_entry", &["model", "registry", "address"]),
-    ("identity", &["model", "codes", "durable", "task"]),
+    ("identity", &["model", "codes", "durable", "lock", "task"]),
     (
         "store",
         &["model", "apiserver", "identity", "sources", "folder", "mass_deletion", "task", "codes"],
@@ -65,6 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "store",
             "task",
             "codes",
+            "lock",
         ],
     ),
     ("aggregate", &["model", "registry"]),
@@ -85,6 +88,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "timeline",
             // What a version was published with can be gone back to.
             "hold",
+            "lock",
         ],
     ),
     (
@@ -108,6 +112,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "task",
             "timeline",
             "codes",
+            "lock",
         ],
     ),
     (

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use super::row::{failed, way};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, clean, text};
 use crate::duration::HumanDuration;
+use crate::lock::lock;
 use crate::metrics::Family;
 use crate::task::Supervisor;
 use crate::xds::connections::rfc3339;
@@ -123,10 +124,6 @@ fn answer(request: &Request<Incoming>, rounds: &Mutex<Rounds>) -> Response<Full<
         *response.body_mut() = Full::from(format!("only /metrics and {ROUND_PATH} are here\n"));
     }
     response
-}
-
-fn lock(rounds: &Mutex<Rounds>) -> MutexGuard<'_, Rounds> {
-    rounds.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What came of all rounds.

@@ -7,12 +7,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::apiserver::{ApiCredential, Loopback, Redacted};
+use crate::lock::lock;
 use crate::registry::Contents;
 use crate::registry::kube::{self, ApiContact, LastContact};
 
@@ -35,10 +36,6 @@ struct Doubles {
     panicked: Mutex<BTreeSet<String>>,
     /// Hosts that may sync.
     released: watch::Sender<BTreeSet<String>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes a run off the list, however it ends.

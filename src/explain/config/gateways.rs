@@ -1,6 +1,6 @@
 //! What becomes of Gateways.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,8 +9,11 @@ use super::clients::Audience;
 use super::{ConfigView, Finding};
 use crate::codes;
 use crate::mesh::GatewayScope;
-use crate::model::{ClusterId, Labels, Namespace, Protocol, Proxy, ProxyType, labels_match};
-use crate::push::proxy::{east_west_port, served_of};
+use crate::model::{
+    ClusterId, Labels, Namespace, Protocol, Proxy, ProxyType, is_privileged, labels_match,
+};
+use crate::push::ingress::own_port;
+use crate::push::proxy::{east_west_port, served_in, served_of};
 use crate::traffic::Reason;
 use crate::traffic::gateway::{Gateway, GatewayServer, ServerProtocol};
 use crate::traffic::route::RequestMatch;
@@ -61,7 +64,7 @@ impl ConfigView<'_> {
         });
         let routers: Vec<&Proxy> = routers.copied().collect();
         let mut reasons = gateways.losses(gateway);
-        reasons.extend(self.ports_that_no_service_has(gateway, &routers));
+        reasons.extend(self.ports_without_a_way(gateway, &routers));
         reasons.extend(self.credentials_of(gateway, &routers));
         let found = Finding { reasons, standing: None, proxies: routers.len() };
         let is_asked = self.services_known && gateway.selector.is_some() && found.proxies == 0;
@@ -142,8 +145,67 @@ impl ConfigView<'_> {
         found
     }
 
-    /// Ports that none of the Services has that lead to its routers. Where no Service leads to them, they are called otherwise.
-    fn ports_that_no_service_has(&self, gateway: &Gateway, routers: &[&Proxy]) -> Vec<Reason> {
+    /// Ports at which some router can't listen, and those that none of the Services has that lead to its routers. Where no
+    /// Service leads to them, they are called otherwise.
+    fn ports_without_a_way(&self, gateway: &Gateway, routers: &[&Proxy]) -> Vec<Reason> {
+        let closed = self.closed_ports(gateway, routers);
+        let served = self.ports_of_services(gateway, routers);
+        let numbers: Vec<_> = served.iter().map(u16::to_string).collect();
+        let reason = |server: &GatewayServer| {
+            let port = server.port;
+            let path = format!("spec.servers[{}].port.number", server.place);
+            if let Some((router, own)) = closed.get(&port) {
+                let leading =
+                    if *own == port { String::new() } else { format!(", where {port} leads") };
+                let text = format!(
+                    "{router} can't listen at {own}{leading}, since its node says UNPRIVILEGED_POD: it has no listener for it"
+                );
+                return Some(Reason::lost(&codes::PORT_PRIVILEGED, path, text));
+            }
+            if served.is_empty() || served.contains(&port) {
+                return None;
+            }
+            let listening = match is_privileged(port) {
+                true => "routers that can listen below 1024 do so at that number",
+                false => "the routers listen at that number",
+            };
+            let text = format!(
+                "no Service of its routers has port {port}, they have {}: {listening}, and who calls a Service doesn't come there",
+                numbers.join(", ")
+            );
+            Some(Reason::warning(&codes::GATEWAY_PORT_UNSERVED, path, text))
+        };
+        let is_asked =
+            |one: &&GatewayServer| !matches!(one.protocol, ServerProtocol::AutoPassthrough);
+        gateway.servers.iter().filter(is_asked).filter_map(reason).collect()
+    }
+
+    /// Servers' ports at which a router can't listen, with the node id of one and its own port.
+    fn closed_ports<'p>(
+        &self,
+        gateway: &Gateway,
+        routers: &[&'p Proxy],
+    ) -> BTreeMap<u16, (&'p Arc<str>, u16)> {
+        // Replicas listen alike.
+        let stand = |proxy: &&'p Proxy| {
+            ((&proxy.cluster, proxy.namespace(), self.context.labels_of(proxy)), *proxy)
+        };
+        let unprivileged = routers.iter().filter(|proxy| proxy.is_unprivileged);
+        let unprivileged: BTreeMap<_, _> = unprivileged.map(stand).collect();
+        let mut closed = BTreeMap::new();
+        for proxy in unprivileged.into_values() {
+            let served = served_in(self.context, &proxy.cluster, proxy.namespace());
+            for server in &gateway.servers {
+                if let Err(own) = own_port(self.context, proxy, &served, server.port) {
+                    closed.entry(server.port).or_insert((&proxy.id, own));
+                }
+            }
+        }
+        closed
+    }
+
+    /// The ports of the Services that lead to its routers.
+    fn ports_of_services(&self, gateway: &Gateway, routers: &[&Proxy]) -> BTreeSet<u16> {
         let gateways = &self.context.traffic.gateways;
         let selects =
             |namespace: &Namespace, labels: &Labels| gateways.selects(gateway, namespace, labels);
@@ -169,22 +231,7 @@ impl ConfigView<'_> {
             let all = leading.flat_map(|service| &service.ports);
             ports.extend(all.filter(|one| one.protocol != Protocol::Udp).map(|one| one.number));
         }
-        let missing = gateway.servers.iter().filter(|server| {
-            let is_asked = !matches!(server.protocol, ServerProtocol::AutoPassthrough);
-            is_asked && !ports.is_empty() && !ports.contains(&server.port)
-        });
-        let has: Vec<_> = ports.iter().map(u16::to_string).collect();
-        let reason = |server: &GatewayServer| {
-            let text = format!(
-                "no Service of its routers has port {}, they have {}: the routers listen at that number, and who calls a \
-                 Service doesn't come there",
-                server.port,
-                has.join(", ")
-            );
-            let path = format!("spec.servers[{}].port.number", server.place);
-            Reason::warning(&codes::GATEWAY_PORT_UNSERVED, path, text)
-        };
-        missing.map(reason).collect()
+        ports
     }
 
     /// Credentials of its servers that its routers can't be given.

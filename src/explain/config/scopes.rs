@@ -6,7 +6,7 @@ use super::{ConfigView, Finding};
 use crate::access::PeerMode;
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
-use crate::model::{Labels, Namespace, Proxy, ProxyType};
+use crate::model::{Interception, Labels, Namespace, Proxy, ProxyType, is_privileged};
 use crate::push::authorizers::AuthorizerFault;
 use crate::traffic::Reason;
 use crate::traffic::destination_rule::RuleClient;
@@ -34,7 +34,9 @@ impl ConfigView<'_> {
             let followed = sidecars.scope(namespace, selection).sidecar();
             followed.is_some_and(|followed| followed.meta == sidecar.meta)
         });
-        Finding { proxies, reasons: self.tls_at_mtls(sidecar), ..Finding::default() }
+        let mut reasons = self.tls_at_mtls(sidecar);
+        reasons.extend(self.privileged_ports(sidecar));
+        Finding { proxies, reasons, ..Finding::default() }
     }
 
     /// TLS of ports that take mTLS at some proxy that follows the Sidecar.
@@ -44,15 +46,8 @@ impl ConfigView<'_> {
         if with_tls.is_empty() {
             return Vec::new();
         }
-        let sidecars = &self.context.traffic.sidecars;
-        let follows = |proxy: &&&Proxy| {
-            let selection = self.context.selection(proxy);
-            let followed = sidecars.scope(proxy.namespace(), &selection).sidecar();
-            followed.is_some_and(|followed| followed.meta == sidecar.meta)
-        };
         let takes_mtls = |port: u16| {
-            let mut following = self.clients.proxies().iter().filter(follows);
-            following.any(|proxy| {
+            self.following(sidecar).any(|proxy| {
                 let modes = self.context.access_of(proxy).modes;
                 modes.of_port(port).mode != PeerMode::Disable
             })
@@ -64,6 +59,39 @@ impl ConfigView<'_> {
             Reason::lost(&codes::SIDECAR_INGRESS_TLS, path, text)
         };
         without.map(reason).collect()
+    }
+
+    /// Ports at which some proxy that follows the Sidecar would have to listen itself, and can't.
+    fn privileged_ports(&self, sidecar: &Sidecar) -> Vec<Reason> {
+        // Few Sidecars have any, and looking at who follows one takes all proxies.
+        if !sidecar.own_ports(Interception::None).any(|(_, port)| is_privileged(port)) {
+            return Vec::new();
+        }
+        let mut reasons = BTreeMap::new();
+        for proxy in self.following(sidecar) {
+            let own = sidecar.own_ports(proxy.interception);
+            for (path, port) in own.filter(|(_, port)| !proxy.may_listen_at(*port)) {
+                let text = format!(
+                    "{} can't listen at {port}, since its node says UNPRIVILEGED_POD: it has no listener for it",
+                    proxy.id
+                );
+                let path = format!("{path}.port.number");
+                let reason = Reason::lost(&codes::PORT_PRIVILEGED, path.clone(), text);
+                reasons.entry(path).or_insert(reason);
+            }
+        }
+        reasons.into_values().collect()
+    }
+
+    /// The proxies that follow a Sidecar.
+    fn following(&self, sidecar: &Sidecar) -> impl Iterator<Item = &Proxy> {
+        let sidecars = &self.context.traffic.sidecars;
+        let follows = move |proxy: &&Proxy| {
+            let selection = self.context.selection(proxy);
+            let followed = sidecars.scope(proxy.namespace(), &selection).sidecar();
+            followed.is_some_and(|followed| followed.meta == sidecar.meta)
+        };
+        self.clients.proxies().iter().copied().filter(follows)
     }
 
     /// A Telemetry is in force for those that it says something to: proxies of its namespace, or of all.

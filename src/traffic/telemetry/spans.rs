@@ -96,7 +96,7 @@ impl RawTracing {
             (
                 "useRequestIdForTraceSampling",
                 self.use_request_id_for_trace_sampling == Some(false),
-                "ids of requests say whether they are traced, as everywhere",
+                "false has no effect: the id of a request says at every proxy whether it is traced",
             ),
             (
                 "enableIstioTags",

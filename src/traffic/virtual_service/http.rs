@@ -533,7 +533,10 @@ impl Reader<'_> {
             (None, "FROM_PROTOCOL_DEFAULT") => RedirectPort::OfScheme,
             (None, "") => RedirectPort::Unset,
             (None, other) => {
-                self.lost(&format!("{path}.derivePort"), &format!("{other:?} isn't known"));
+                let text = format!(
+                    "{other:?} is neither FROM_PROTOCOL_DEFAULT nor FROM_REQUEST_PORT: it counts as if none were named"
+                );
+                self.lost(&format!("{path}.derivePort"), &text);
                 RedirectPort::Unset
             }
         };
@@ -625,7 +628,7 @@ impl Reader<'_> {
                         self.refuse(
                             refused,
                             &format!("{path}.grpcStatus"),
-                            &format!("{name:?} isn't known"),
+                            &format!("{name:?} is no status of gRPC, such as UNAVAILABLE"),
                         );
                         return None;
                     }

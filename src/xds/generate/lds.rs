@@ -25,7 +25,7 @@ pub(super) use self::parts::{
     RetryOn, bool_value, everything, normalization_of, retries, route_to,
     virtual_host_of_everything,
 };
-pub(super) use self::ruled::ConnectionRules;
+pub(super) use self::ruled::{ConnectionRules, RuledWay, TakenConnections, WayMisfit};
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use super::class::{Class, ListenerFormat};
 use super::jwt::Enforcer;

@@ -26,7 +26,7 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::google::protobuf::UInt32Value;
 
 pub(super) use self::base::RouteBase;
-pub(super) use self::contenders::{Contenders, RouteCaller, contenders};
+pub(super) use self::contenders::{Contenders, RouteCaller, belongs_to, contenders};
 pub use self::ingress::HeldRoutes;
 pub(super) use self::ingress::{of_servers, rules_at};
 pub(super) use self::lists::{RouteLists, of_library, unnumbered_port, unruled};

@@ -5,6 +5,7 @@
 
 mod answer;
 mod bytes;
+mod connection;
 mod fit;
 mod library;
 mod request;
@@ -25,6 +26,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as t
 use self::answer::BEHIND;
 pub use self::answer::{LostRule, RequestDestination, RequestWalk, RuleName};
 use self::bytes::ConnectionAtRouter;
+use self::connection::ConnectionOfWorkload;
 use self::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
 pub use self::request::ProbedRequest;
 use super::ProxyConfig;
@@ -32,8 +34,10 @@ use super::class::Class;
 use super::lds::{ConnectionRules, TrafficSettings, apart_name, normalization_of};
 use super::rds::{self, Contenders, RouteCaller};
 use crate::aggregate::MergedService;
+use crate::codes;
 use crate::model::{ProxyType, Resolution};
 use crate::push::addresses::{ListenAddresses, proxied_addresses};
+use crate::push::ingress::IngressOutline;
 use crate::push::proxy::inbound_targets;
 use crate::traffic::HostPattern;
 use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite};
@@ -137,12 +141,14 @@ impl ProxyConfig<'_> {
         }
         let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
         let ingress = self.ingress();
+        let server_name = request.sni.as_deref().unwrap_or(&request.host);
+        let server_name = Some(server_name).filter(|_| request.is_tls);
         let at_router = ingress.as_ref().and_then(|ingress| {
             let port = ingress.port_meant(request.port)?;
-            let server_name = request.sni.as_deref().unwrap_or(&request.host);
-            let server_name = request.is_tls.then_some(server_name);
             Some(ConnectionAtRouter { ingress, port, selection: &class.selection, server_name })
         });
+        // The port at which the proxy would have to listen itself.
+        let mut own_port = None;
         let found = if ingress.is_some() {
             at_router.as_ref().and_then(|ConnectionAtRouter { port, .. }| {
                 let address = port.bind.map_or_else(|| any.to_owned(), |bind| bind.to_string());
@@ -156,6 +162,7 @@ impl ProxyConfig<'_> {
             let targets = inbound_targets(self.context, self.proxy, &served);
             let target = targets.iter().find(|one| one.port.number == request.port);
             let apart = target.and_then(|target| apart_name(target, self.proxy.interception));
+            own_port = target.filter(|_| apart.is_some()).map(|target| target.target);
             named(apart.as_deref().unwrap_or("virtualInbound"))
         } else {
             let port = request.by_proxy.unwrap_or(request.port);
@@ -163,17 +170,37 @@ impl ProxyConfig<'_> {
             let own = own.map(|address| format!("{address}_{port}"));
             let scope = self.context.traffic.scope(&class.namespace, &class.selection);
             let placed = scope.addresses(self.proxy.interception).get(&port).copied();
+            own_port = placed.filter(|at| at.listens).map(|_| port);
             let placed = placed.map(|at| format!("{}_{port}", at.address));
             let listener = placed.or(own).as_deref().and_then(named);
             let listener = listener.or_else(|| named(&format!("{any}_{port}")));
-            listener.or_else(|| named("virtualOutbound"))
+            // Who calls the proxy itself isn't redirected to it.
+            let rest = || named("virtualOutbound").filter(|_| request.by_proxy.is_none());
+            listener.or_else(rest)
         };
+        let settings = TrafficSettings::of(&self.context.mesh);
+        let of_workload = found.as_ref().and_then(|found| {
+            let service =
+                meant.service.filter(|_| self.proxy.kind == ProxyType::Sidecar && !inbound)?;
+            let mut ports = service.ports_in(&class.cluster);
+            let rules =
+                ConnectionRules { context: self.context, class: &class, settings: &settings };
+            Some(ConnectionOfWorkload {
+                rules,
+                host: service.hostname(),
+                port: ports.find(|port| port.number == request.port)?,
+                meant: meant.address,
+                address: found.name.rsplit_once('_')?.0.parse().ok()?,
+                server_name,
+            })
+        });
         let judge = |chain: Option<&str>, walk: &mut RequestWalk| {
             at_router.iter().for_each(|connection| connection.judged(chain, walk));
+            of_workload.iter().for_each(|connection| connection.judged(chain, walk));
         };
         let Some(found) = found else {
             judge(None, walk);
-            walk.outcome = "the proxy has no listener for it: the connection is refused".to_owned();
+            walk.outcome = self.unheard(request, own_port, ingress.as_ref());
             return;
         };
         walk.listener = Some(found.name.to_string());
@@ -209,10 +236,6 @@ impl ProxyConfig<'_> {
         let Some(listener::filter::ConfigType::TypedConfig(config)) = filter else { return };
         if config.type_url.ends_with(".TcpProxy") {
             let proxy = tcp_proxy::TcpProxy::decode(&*config.value).expect("it was written here");
-            let is_out = self.proxy.kind == ProxyType::Sidecar && !inbound;
-            if let Some(service) = meant.service.filter(|_| is_out) {
-                self.rule_of_connection(service, &class, &meant, request, &chain.name, walk);
-            }
             judge(Some(&chain.name), walk);
             return self.connected(proxy, walk);
         }
@@ -232,6 +255,34 @@ impl ProxyConfig<'_> {
             _ => return,
         };
         self.routed(&table, request, &class, &addresses, walk);
+    }
+
+    /// Why nothing listens for a request. At `own` the proxy would have to listen itself.
+    fn unheard(
+        &self,
+        request: &ProbedRequest,
+        own: Option<u16>,
+        ingress: Option<&IngressOutline<'_>>,
+    ) -> String {
+        let port = request.by_proxy.unwrap_or(request.port);
+        let own = own.filter(|own| !self.proxy.may_listen_at(*own));
+        let closed = ingress.and_then(|ingress| ingress.closed.get(&port).copied()).or(own);
+        let why = match (closed, ingress) {
+            (Some(own), _) => {
+                let code = &codes::PORT_PRIVILEGED;
+                format!(
+                    "the proxy can't listen at {own}, since its node says UNPRIVILEGED_POD ({code})"
+                )
+            }
+            (None, Some(ingress)) if ingress.port_meant(port).is_some() => {
+                "no rule leads a connection of its server".to_owned()
+            }
+            (None, Some(_)) => "no Gateway that selects the router has a server there".to_owned(),
+            (None, None) => {
+                return "the proxy has no listener for it: the connection is refused".to_owned();
+            }
+        };
+        format!("no listener at port {port}: {why}; the connection is refused")
     }
 
     /// What the workload's resolver makes of a host.
@@ -307,25 +358,6 @@ impl ProxyConfig<'_> {
             _ => "bytes are passed on; requests in them are not looked at",
         }
         .to_owned();
-    }
-
-    /// The rule that leads a connection, if one does.
-    fn rule_of_connection(
-        &self,
-        service: &MergedService,
-        class: &Class,
-        meant: &MeantService<'_>,
-        request: &ProbedRequest,
-        chain: &str,
-        walk: &mut RequestWalk,
-    ) {
-        let mut ports = service.ports_in(&class.cluster);
-        let Some(port) = ports.find(|port| port.number == request.port) else { return };
-        let settings = TrafficSettings::of(&self.context.mesh);
-        let rules = ConnectionRules { context: self.context, class, settings: &settings };
-        let decided = rules.deciding(service.hostname(), port, meant.address, chain);
-        walk.rule =
-            decided.map(|(routed, list, rule)| RuleName::of_connections(routed, list, rule));
     }
 
     /// Finds the virtual host and the route.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tracing::warn;
 
 use super::Stream;
-use crate::xds::connections::lock;
+use crate::lock::lock;
 use crate::xds::resource::ResourceType;
 
 impl Stream {

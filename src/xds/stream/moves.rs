@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::side::{Side, is_same};
 use super::{AdmittedStream, Stream};
+use crate::lock::lock;
 use crate::push::interest::{Interest, Subscription};
-use crate::xds::connections::lock;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::ResourceType;
 use crate::xds::session::Session;

@@ -10,7 +10,7 @@ use tracing::warn;
 use super::{Stream, StreamEnd, violation_status};
 use crate::codes;
 use crate::identity::credential::{CredentialName, CredentialState, CredentialTrouble};
-use crate::xds::connections::lock;
+use crate::lock::lock;
 use crate::xds::request::AdsRequest;
 use crate::xds::secrets::SECRETS_MAX;
 use crate::xds::session::Handled;

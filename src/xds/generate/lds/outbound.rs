@@ -372,7 +372,8 @@ impl AnyAddress<'_> {
             }
         }
         if let Some((service, port, ruled)) = first {
-            let whole = ruled.by_range.iter().find(|(part, _)| part.contains(&range));
+            let wider = ruled.by_range.iter().filter(|(part, _)| part.contains(&range));
+            let whole = wider.max_by_key(|(part, _)| part.prefix_len());
             let whole = whole.map(|(_, filter)| filter.clone()).or(ruled.rest);
             let parts = ruled.by_range.into_iter();
             let parts = parts.filter(|(part, _)| range.contains(part) && *part != range);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
 use prost::Message;
@@ -106,6 +106,43 @@ impl RuledConnections {
     }
 }
 
+/// A match of a rule for connections to a port of a service, and what it takes of these.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::xds::generate) struct RuledWay<'a> {
+    /// The list of its object in which the rule is.
+    pub(in crate::xds::generate) list: &'static str,
+    pub(in crate::xds::generate) rule: &'a TcpRule,
+    pub(in crate::xds::generate) takes: Result<TakenConnections<'a>, WayMisfit<'a>>,
+}
+
+/// Some of the connections to a port of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::xds::generate) struct TakenConnections<'a> {
+    /// The name that clients give when they begin TLS; `None` for whatever they send.
+    pub(in crate::xds::generate) name: Option<&'a Arc<str>>,
+    /// The addresses that clients mean; `None` for all that the listener takes.
+    pub(in crate::xds::generate) range: Option<IpNet>,
+}
+
+impl TakenConnections<'_> {
+    fn is_by_name(&self) -> bool {
+        self.name.is_some()
+    }
+}
+
+/// Why a match of a rule takes nothing.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::xds::generate) enum WayMisfit<'a> {
+    /// It is for another port or address, or for others than this proxy.
+    Match(&'a ConnectionMatch),
+    /// It asks for names, and the port isn't one of TLS.
+    NoTls,
+    /// Its object leads connections by names, and no others.
+    ByName,
+    /// One before it takes these.
+    Taken(TakenConnections<'a>),
+}
+
 /// Finds what rules make of connections.
 #[derive(Clone, Copy)]
 pub(in crate::xds::generate) struct ConnectionRules<'a> {
@@ -114,111 +151,59 @@ pub(in crate::xds::generate) struct ConnectionRules<'a> {
     pub(in crate::xds::generate) settings: &'a TrafficSettings,
 }
 
-impl ConnectionRules<'_> {
+impl<'a> ConnectionRules<'a> {
     /// What rules make of connections to a port of a service at an address, or at any; `None` where they say nothing.
-    /// The first object that has a rule for them decides.
     pub(super) fn of(
         &self,
         host: &Hostname,
         port: &Port,
         address: Option<IpAddr>,
     ) -> Option<RuledConnections> {
-        let traffic = &self.context.traffic;
-        if traffic.virtual_services.is_empty() {
+        if self.context.traffic.virtual_services.is_empty() {
             return None;
         }
         let host = HostPattern::of_service(host);
-        let Class { namespace, selection, .. } = self.class;
-        let mut objects = traffic.routed_of_host(&host, namespace, selection);
-        objects.find_map(|routed| self.by(routed, port, address))
+        let mut objects = self.ways(&host, port, address);
+        objects.find_map(|(routed, ways)| self.made(routed, &ways, port))
     }
 
-    /// The rule that leads the connections of a chain, if one does, with its object and the list that it is in.
-    pub(in crate::xds::generate) fn deciding(
+    /// The rules for connections to a port of a service at an address, or at any, object by object in the order in which these
+    /// are asked. The first that takes any takes all.
+    pub(in crate::xds::generate) fn ways<'n>(
         &self,
-        host: &Hostname,
-        port: &Port,
+        host: &'n HostPattern,
+        port: &'n Port,
         address: Option<IpAddr>,
-        chain: &str,
-    ) -> Option<(&Arc<RoutedService>, &'static str, &TcpRule)> {
+    ) -> impl Iterator<Item = (&'a Arc<RoutedService>, Vec<RuledWay<'a>>)> + use<'a, 'n>
+    where
+        'a: 'n,
+    {
         let Class { namespace, selection, .. } = self.class;
-        let host = HostPattern::of_service(host);
-        let mut objects = self.context.traffic.routed_of_host(&host, namespace, selection);
-        let routed = objects.find(|routed| self.by(routed, port, address).is_some())?;
-        // Where no address is known, the chain says of which it is.
-        let (range, name) = match chain.split_once(' ') {
-            Some((range, name)) => (range.parse::<IpNet>().ok(), name),
-            None => (chain.parse::<IpNet>().ok(), chain),
-        };
-        let is_there = |one: &ConnectionMatch| {
-            let within = |to: &IpNet| range.is_some_and(|range| to.contains(&range));
-            address.is_some() || one.to.is_empty() || one.to.iter().any(within)
-        };
-        let fits = |one: &&ConnectionMatch| {
-            one.fits(namespace, selection, port.number, address) && is_there(one)
-        };
-        let names = |rule: &TcpRule| {
-            let mut matches = rule.matches.iter().filter(fits);
-            matches.any(|one| one.server_names.iter().any(|own| **own == *name))
-        };
-        let by_name = || routed.service.tls.iter().find(|rule| names(rule));
-        if port.protocol.begins_tls()
-            && let Some(rule) = by_name()
-        {
-            return Some((routed, "tls", rule));
-        }
-        let takes =
-            |rule: &&TcpRule| rule.matches.is_empty() || rule.matches.iter().any(|one| fits(&one));
-        Some((routed, "tcp", routed.service.tcp.iter().find(takes)?))
+        let objects = self.context.traffic.routed_of_host(host, namespace, selection);
+        let class = self.class;
+        objects.map(move |routed| (routed, ways_of(class, routed, port, address)))
     }
 
-    fn by(
+    fn made(
         &self,
         routed: &RoutedService,
+        ways: &[RuledWay<'_>],
         port: &Port,
-        address: Option<IpAddr>,
     ) -> Option<RuledConnections> {
-        let Class { namespace, selection, .. } = self.class;
-        let fits = |one: &&ConnectionMatch| one.fits(namespace, selection, port.number, address);
         let mut found = RuledConnections::default();
-        if port.protocol.begins_tls() {
-            let mut seen = BTreeSet::new();
-            for rule in &routed.service.tls {
-                for one in rule.matches.iter().filter(fits) {
-                    let is_anywhere = address.is_some() || one.to.is_empty();
-                    for name in &one.server_names {
-                        let filter = self.filter(routed, rule, port.number);
-                        let chain = NamedChain::new(Arc::clone(name), filter);
-                        let ways = match is_anywhere {
-                            true => vec![chain],
-                            false => one.to.iter().map(|range| chain.within(*range)).collect(),
-                        };
-                        let first = |way: &NamedChain| seen.insert((way.range, Arc::clone(name)));
-                        found.by_name.extend(ways.into_iter().filter(first));
-                    }
-                }
-            }
-            if !found.by_name.is_empty() {
-                return Some(found);
+        let mut is_any = false;
+        for RuledWay { rule, takes, .. } in ways {
+            let Ok(TakenConnections { name, range }) = *takes else { continue };
+            is_any = true;
+            let filter = self.filter(routed, rule, port.number);
+            match (name.map(|name| NamedChain::new(Arc::clone(name), filter.clone())), range) {
+                (Some(chain), Some(range)) => found.by_name.push(chain.within(range)),
+                (Some(chain), None) => found.by_name.push(chain),
+                (None, Some(range)) => found.by_range.push((range, filter)),
+                (None, None) => found.rest = Some(filter),
             }
         }
-        let every = [ConnectionMatch::default()];
-        for rule in &routed.service.tcp {
-            let matches = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
-            for one in matches.iter().filter(fits) {
-                let filter = self.filter(routed, rule, port.number);
-                if address.is_some() || one.to.is_empty() {
-                    found.rest = Some(filter);
-                    return Some(found);
-                }
-                for range in &one.to {
-                    if !found.by_range.iter().any(|(other, _)| other == range) {
-                        found.by_range.push((*range, filter.clone()));
-                    }
-                }
-            }
-        }
-        (!found.by_range.is_empty()).then_some(found)
+        is_any.then_some(found)
     }
 
     /// The chain for a name that clients give when they begin TLS; for all names where that is `*`.
@@ -292,4 +277,53 @@ impl ConnectionRules<'_> {
             }
         }
     }
+}
+
+/// What the rules of an object take of the connections of such proxies to a port of a service, match by match.
+fn ways_of<'a>(
+    Class { namespace, selection, .. }: &Class,
+    routed: &'a RoutedService,
+    port: &Port,
+    address: Option<IpAddr>,
+) -> Vec<RuledWay<'a>> {
+    static EVERY: LazyLock<[ConnectionMatch; 1]> = LazyLock::new(Default::default);
+    let service = &routed.service;
+    let tls = service.tls.iter().map(|rule| ("tls", rule, &*rule.matches));
+    let tcp = service.tcp.iter().map(|rule| {
+        ("tcp", rule, if rule.matches.is_empty() { &EVERY[..] } else { &*rule.matches })
+    });
+    let mut taken = BTreeSet::new();
+    let mut ways = Vec::new();
+    for (list, rule, matches) in tls.chain(tcp) {
+        for one in matches {
+            let mut push = |takes| ways.push(RuledWay { list, rule, takes });
+            let is_by_name = list == "tls";
+            if is_by_name && !port.protocol.begins_tls() {
+                push(Err(WayMisfit::NoTls));
+            } else if !one.fits(namespace, selection, port.number, address) {
+                push(Err(WayMisfit::Match(one)));
+            } else if !is_by_name && taken.last().is_some_and(TakenConnections::is_by_name) {
+                push(Err(WayMisfit::ByName));
+            } else {
+                let names: Vec<_> = match is_by_name {
+                    true => one.server_names.iter().map(Some).collect(),
+                    false => vec![None],
+                };
+                let ranges: Vec<_> = match address.is_some() || one.to.is_empty() {
+                    true => vec![None],
+                    false => one.to.iter().copied().map(Some).collect(),
+                };
+                // What is for all addresses leaves others of those that give no name.
+                let rest = TakenConnections { name: None, range: None };
+                for name in names {
+                    for range in &ranges {
+                        let way = TakenConnections { name, range: *range };
+                        let is_free = !taken.contains(&rest) && taken.insert(way);
+                        push(if is_free { Ok(way) } else { Err(WayMisfit::Taken(way)) });
+                    }
+                }
+            }
+        }
+    }
+    ways
 }

@@ -105,14 +105,7 @@ pub(in crate::xds::generate) fn contenders<'a>(
                 sharing.push(routed);
             }
             Some(winner) => {
-                let of = &winner.http.origin;
-                let text = format!(
-                    "{host} belongs to {} {}/{} for this proxy",
-                    of.kind.in_objects(),
-                    of.namespace,
-                    of.name
-                );
-                found.others.push((routed, text));
+                found.others.push((routed, belongs_to(host, winner)));
             }
         }
     }
@@ -127,6 +120,13 @@ pub(in crate::xds::generate) fn contenders<'a>(
         found.shared.append(&mut last);
     }
     found
+}
+
+/// Why an object says nothing of a host that another has.
+pub(in crate::xds::generate) fn belongs_to(host: &Hostname, winner: &RoutedService) -> String {
+    let of = &winner.http.origin;
+    let (kind, namespace, name) = (of.kind.in_objects(), &of.namespace, &of.name);
+    format!("{host} belongs to {kind} {namespace}/{name} for this proxy")
 }
 
 impl Contenders<'_> {

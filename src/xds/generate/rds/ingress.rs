@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,6 +15,7 @@ use strait_proto::envoy::envoy::config::route::v3::virtual_host::TlsRequirementT
 use super::base::field;
 use super::lists::{RouteEntrance, RouteList, RouteLists, list};
 use super::{ANSWER_BYTES_MAX, bool_value, is_domain};
+use crate::lock::lock;
 use crate::push::ingress::IngressOutline;
 use crate::traffic::HostPattern;
 use crate::traffic::gateway::ServerProtocol;
@@ -34,13 +35,13 @@ pub struct HeldRoutes(Mutex<BTreeMap<Arc<str>, RouteParts>>);
 impl HeldRoutes {
     /// Holds what routes of that name were made of, in the place of what they were made of before.
     pub(in crate::xds::generate) fn hold(&self, name: &str, parts: RouteParts) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         drop(all.insert(name.into(), parts));
     }
 
     /// Lets go of what the routes of these names were made of.
     pub(in crate::xds) fn let_go(&self, names: &[Arc<str>]) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         names.iter().for_each(|name| drop(all.remove(name)));
     }
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::model::ClusterId;
 use crate::push::PushContext;
+use crate::traffic::HostPattern;
 use crate::traffic::route::{RouteOrigin, RulePlace, TcpRule};
 use crate::traffic::virtual_services::RoutedService;
 
@@ -86,6 +87,45 @@ pub struct RequestDestination {
     pub endpoints: Option<usize>,
     /// Whether the proxy has such an upstream cluster.
     pub known: bool,
+}
+
+/// Rules that don't lead a connection, with what there is to say against each of their matches.
+#[derive(Default)]
+pub(super) struct LostRules<'a>(Vec<(&'a TcpRule, RuleName, Vec<String>)>);
+
+impl<'a> LostRules<'a> {
+    /// Notes what there is to say against one of them.
+    pub(super) fn push(
+        &mut self,
+        rule: &'a TcpRule,
+        name: impl FnOnce() -> RuleName,
+        reason: String,
+    ) {
+        let known = self.0.iter_mut().find(|(known, ..)| std::ptr::eq(*known, rule));
+        match known {
+            Some((.., reasons)) if reason == BEHIND => *reasons = vec![reason],
+            Some((.., reasons)) if reasons.contains(&reason) || reasons[..] == [BEHIND] => {}
+            Some((.., reasons)) => reasons.push(reason),
+            None => self.0.push((rule, name(), vec![reason])),
+        }
+    }
+    /// All but the one that does.
+    pub(super) fn all_but(self, winner: Option<&TcpRule>) -> impl Iterator<Item = LostRule> {
+        let lost = self.0.into_iter();
+        lost.filter(move |(rule, ..)| !winner.is_some_and(|winner| std::ptr::eq(winner, *rule)))
+            .map(|(_, rule, reasons)| LostRule { rule, reason: reasons.join("; or: ") })
+    }
+}
+
+/// What is to be said against a chain that a connection, which begins TLS with `given`, isn't in.
+pub(super) fn against_name(given: Option<&str>, taken: &HostPattern) -> String {
+    match given {
+        None => format!("it is for TLS that begins with the name {taken}"),
+        Some(name) if taken.matches(name) => {
+            format!("{name} fits another name better than its {taken}")
+        }
+        Some(name) => format!("the name {name} is not {taken}"),
+    }
 }
 
 impl RequestWalk {

@@ -1,33 +1,16 @@
 //! Which rule leads a connection at a router, and which don't.
 
-use super::answer::{BEHIND, LostRule, RequestWalk, RuleName};
+use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name};
 use crate::push::ingress::IngressOutline;
 use crate::traffic::HostPattern;
 use crate::traffic::gateway::ServerProtocol;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
-use crate::traffic::route::TcpRule;
 use crate::traffic::selection::Selection;
 use crate::xds::generate::ingress::bytes::{BytesMisfit, BytesRule};
 use crate::xds::generate::ingress::tls_chain_name;
 
 /// The chain of bytes in plain text.
 const PLAIN_CHAIN: &str = "tcp";
-
-/// Rules that don't lead a connection, with what there is to say against each of their matches.
-#[derive(Default)]
-struct LostRules<'a>(Vec<(&'a TcpRule, RuleName, Vec<String>)>);
-
-impl<'a> LostRules<'a> {
-    fn push(&mut self, rule: &'a TcpRule, name: impl FnOnce() -> RuleName, reason: String) {
-        let known = self.0.iter_mut().find(|(known, ..)| std::ptr::eq(*known, rule));
-        match known {
-            Some((.., reasons)) if reason == BEHIND => *reasons = vec![reason],
-            Some((.., reasons)) if reasons.contains(&reason) || reasons[..] == [BEHIND] => {}
-            Some((.., reasons)) => reasons.push(reason),
-            None => self.0.push((rule, name(), vec![reason])),
-        }
-    }
-}
 
 /// A connection that arrives at a router's port.
 pub(super) struct ConnectionAtRouter<'a> {
@@ -67,9 +50,9 @@ impl ConnectionAtRouter<'_> {
                         winner = Some(rule);
                         walk.rule = Some(name());
                     }
-                    Ok(taken) => lost.push(rule, name, self.against(&taken)),
+                    Ok(taken) => lost.push(rule, name, against_name(self.server_name, &taken)),
                     Err(BytesMisfit::Taken(taken)) if !self.gives(&taken) => {
-                        lost.push(rule, name, self.against(&taken));
+                        lost.push(rule, name, against_name(self.server_name, &taken));
                     }
                     Err(BytesMisfit::Taken(taken)) if chain.is_none() => {
                         lost.push(rule, name, format!("a server that ends TLS has {taken}"));
@@ -78,12 +61,7 @@ impl ConnectionAtRouter<'_> {
                 }
             }
         }
-        let lost = lost.0.into_iter();
-        let lost =
-            lost.filter(|(rule, ..)| !winner.is_some_and(|winner| std::ptr::eq(winner, *rule)));
-        walk.lost.extend(
-            lost.map(|(_, rule, reasons)| LostRule { rule, reason: reasons.join("; or: ") }),
-        );
+        walk.lost.extend(lost.all_but(winner));
     }
 
     /// The servers in whose chain it may be, with whether it is: those that open it where it begins TLS, else that of plain text.
@@ -103,17 +81,6 @@ impl ConnectionAtRouter<'_> {
         match self.server_name {
             Some(name) => pattern.matches(name),
             None => *pattern == HostPattern::all(),
-        }
-    }
-
-    /// What is to be said against a chain that the connection isn't in.
-    fn against(&self, taken: &HostPattern) -> String {
-        match self.server_name {
-            None => format!("it is for TLS that begins with the name {taken}"),
-            Some(name) if taken.matches(name) => {
-                format!("{name} fits another name better than its {taken}")
-            }
-            Some(name) => format!("the name {name} is not {taken}"),
         }
     }
 

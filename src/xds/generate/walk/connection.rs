@@ -1,0 +1,144 @@
+//! Which rule leads a connection of a sidecar's workload, and which don't.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name};
+use super::lost_object;
+use crate::model::{Hostname, Port};
+use crate::traffic::HostPattern;
+use crate::traffic::route::{ConnectionMatch, MESH};
+use crate::traffic::virtual_services::RoutedService;
+use crate::xds::generate::class::Class;
+use crate::xds::generate::lds::{ConnectionRules, RuledWay, TakenConnections, WayMisfit};
+use crate::xds::generate::rds::belongs_to;
+
+/// A connection to a port of a service, at a listener that takes it.
+pub(super) struct ConnectionOfWorkload<'a> {
+    pub(super) rules: ConnectionRules<'a>,
+    pub(super) host: &'a Hostname,
+    pub(super) port: &'a Port,
+    /// The address that the client means, where it is known.
+    pub(super) meant: Option<IpAddr>,
+    /// The listener's.
+    pub(super) address: IpAddr,
+    /// The name that the client gives, where it begins TLS.
+    pub(super) server_name: Option<&'a str>,
+}
+
+impl ConnectionOfWorkload<'_> {
+    /// Notes which rule leads it by a chain of the listener, or that none does, and why the others don't.
+    pub(super) fn judged(&self, chain: Option<&str>, walk: &mut RequestWalk) {
+        let host = HostPattern::of_service(self.host);
+        let address = Some(self.address).filter(|address| !address.is_unspecified());
+        let mut owner: Option<&Arc<RoutedService>> = None;
+        let mut winner = None;
+        let (mut lost, mut others) = (LostRules::default(), Vec::new());
+        for (routed, ways) in self.rules.ways(&host, self.port, address) {
+            if ways.is_empty() {
+                continue;
+            }
+            if let Some(owner) = owner {
+                others.push(lost_object(&(routed, belongs_to(self.host, owner))));
+                continue;
+            }
+            let taken = ways.iter().filter_map(|way| way.takes.ok());
+            owner = taken.clone().next().map(|_| routed);
+            // Of several ranges that hold an address Envoy takes the longest.
+            let fitting = taken.filter(|one| chain.is_some_and(|chain| self.is_in(one, chain)));
+            let decided = fitting.max_by_key(|one| one.range.map(|range| range.prefix_len()));
+            for RuledWay { list, rule, takes } in ways {
+                let name = || RuleName::of_connections(routed, list, rule);
+                match takes {
+                    Ok(taken) if decided == Some(taken) => {
+                        winner = Some(rule);
+                        walk.rule = Some(name());
+                    }
+                    Ok(taken) => lost.push(rule, name, self.against(taken)),
+                    Err(misfit) => lost.push(rule, name, self.reason(misfit)),
+                }
+            }
+        }
+        walk.lost.extend(lost.all_but(winner));
+        walk.lost.extend(others);
+    }
+
+    /// Whether a chain of that name may be for these.
+    fn is_in(&self, TakenConnections { name, range }: &TakenConnections<'_>, chain: &str) -> bool {
+        let (of_range, of_name) = match chain.split_once(' ') {
+            Some((range, name)) => (range.parse::<IpNet>().ok(), Some(name)),
+            None => match chain.parse::<IpNet>() {
+                Ok(range) => (Some(range), None),
+                Err(_) => (None, Some(chain)),
+            },
+        };
+        let is_named = match (name, of_name) {
+            (Some(own), name) => name.is_some_and(|name| ***own == *name),
+            // What ranges and names leave.
+            (None, Some(name)) => name == "tcp" || name == self.host.as_str(),
+            (None, None) => true,
+        };
+        is_named && range.is_none_or(|own| of_range.is_some_and(|range| own.contains(&range)))
+    }
+
+    /// Whether the client begins TLS with their name, where they have one, and means one of their addresses.
+    fn is_of(&self, TakenConnections { name, range }: &TakenConnections<'_>) -> bool {
+        name.is_none_or(|name| self.gives(name)) && range.is_none_or(|range| self.means(range))
+    }
+
+    fn gives(&self, name: &str) -> bool {
+        let name = HostPattern::parse(name, "", "").ok();
+        name.zip(self.server_name).is_some_and(|(name, given)| name.matches(given))
+    }
+
+    fn means(&self, range: IpNet) -> bool {
+        self.meant.is_some_and(|address| range.contains(&address))
+    }
+
+    /// What is to be said against what a rule takes where the connection is led otherwise.
+    fn against(&self, TakenConnections { name, range }: TakenConnections<'_>) -> String {
+        let name =
+            name.and_then(|name| Some((self.gives(name), HostPattern::parse(name, "", "").ok()?)));
+        match (name, range) {
+            (Some((false, name)), _) | (Some((_, name)), None) => {
+                against_name(self.server_name, &name)
+            }
+            (_, Some(range)) if self.means(range) => {
+                format!("one for fewer addresses than its {range} decides")
+            }
+            (_, Some(range)) => format!("it is for connections to {range}"),
+            (_, None) => "the chain that takes it is none of this service".to_owned(),
+        }
+    }
+
+    fn reason(&self, misfit: WayMisfit<'_>) -> String {
+        let Class { namespace, selection, .. } = self.rules.class;
+        match misfit {
+            WayMisfit::Match(ConnectionMatch { port: Some(port), .. })
+                if *port != self.port.number =>
+            {
+                format!("it is for port {port}")
+            }
+            WayMisfit::Match(one) if !one.source.fits(MESH, namespace, selection) => {
+                one.source.misfit(namespace, selection)
+            }
+            WayMisfit::Match(one) => {
+                let ranges: Vec<_> = one.to.iter().map(IpNet::to_string).collect();
+                format!("it is for connections to {}", ranges.join(", "))
+            }
+            WayMisfit::NoTls => {
+                format!(
+                    "port {} is not declared as one of TLS or HTTPS: names are not looked at",
+                    self.port.number
+                )
+            }
+            WayMisfit::ByName => {
+                "the tls rules of its object take this port, by names alone".to_owned()
+            }
+            WayMisfit::Taken(taken) if self.is_of(&taken) => BEHIND.to_owned(),
+            WayMisfit::Taken(taken) => self.against(taken),
+        }
+    }
+}
