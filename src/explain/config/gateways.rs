@@ -12,7 +12,7 @@ use crate::mesh::GatewayScope;
 use crate::model::{ClusterId, Labels, Namespace, Protocol, Proxy, ProxyType, labels_match};
 use crate::push::proxy::{east_west_port, served_of};
 use crate::traffic::Reason;
-use crate::traffic::gateway::{Gateway, GatewayServer, ServerProtocol};
+use crate::traffic::gateway::{Gateway, GatewayServer, ServerProtocol, TlsClients};
 use crate::traffic::route::RequestMatch;
 use crate::traffic::selection::RuleSelector;
 use crate::traffic::virtual_service::VirtualService;
@@ -41,7 +41,8 @@ impl CredentialFault {
             return false;
         };
         let asked = plain(&self.name);
-        let secret = asked.strip_suffix(OF_ROOTS).unwrap_or(asked);
+        let is_of_roots = matches!(tls.clients, TlsClients::IfKnown | TlsClients::Known);
+        let secret = asked.strip_suffix(OF_ROOTS).filter(|_| is_of_roots).unwrap_or(asked);
         tls.credentials.iter().chain(&tls.roots).any(|one| [asked, secret].contains(&plain(one)))
     }
 }
@@ -181,7 +182,8 @@ impl ConfigView<'_> {
                 server.port,
                 has.join(", ")
             );
-            let path = format!("spec.servers[{}].port.number", server.place);
+            let at = gateway.path_of(server);
+            let path = if gateway.ingress.is_some() { at } else { format!("{at}.port.number") };
             Reason::warning(&codes::GATEWAY_PORT_UNSERVED, path, text)
         };
         missing.map(reason).collect()
@@ -194,7 +196,8 @@ impl ConfigView<'_> {
         let of_server = |server: &GatewayServer| {
             let fault = faults.iter().find(|fault| fault.is_of(server))?;
             let CredentialFault { router, name, has_old, fact } = fault;
-            let path = format!("spec.servers[{}].tls.credentialName", server.place);
+            let field = if gateway.ingress.is_some() { "secretName" } else { "tls.credentialName" };
+            let path = format!("{}.{field}", gateway.path_of(server));
             let code = &codes::GATEWAY_CREDENTIAL;
             Some(match has_old {
                 true => {
