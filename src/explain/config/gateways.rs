@@ -47,6 +47,18 @@ impl CredentialFault {
     }
 }
 
+/// Servers for connections from other networks, at routers that stand between none.
+fn passed_on_in_vain(gateway: &Gateway) -> impl Iterator<Item = Reason> {
+    let servers = gateway.servers.iter();
+    let asked = servers.filter(|one| matches!(one.protocol, ServerProtocol::AutoPassthrough));
+    asked.map(|server| {
+        let text = "routers between networks alone pass on all connections: those whose Service has the label \
+                    topology.istio.io/network";
+        let path = format!("{}.tls.mode", gateway.path_of(server));
+        Reason::lost(&codes::GATEWAY_SERVER, path, text)
+    })
+}
+
 fn plain(name: &str) -> &str {
     name.strip_prefix(OF_OWN).unwrap_or(name)
 }
@@ -63,6 +75,9 @@ impl ConfigView<'_> {
         let routers: Vec<&Proxy> = routers.copied().collect();
         let mut reasons = gateways.losses(gateway);
         reasons.extend(self.ports_that_no_service_has(gateway, &routers));
+        if !routers.is_empty() {
+            reasons.extend(passed_on_in_vain(gateway));
+        }
         reasons.extend(self.credentials_of(gateway, &routers));
         let found = Finding { reasons, standing: None, proxies: routers.len() };
         let is_asked = self.services_known && gateway.selector.is_some() && found.proxies == 0;
