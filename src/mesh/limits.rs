@@ -260,6 +260,11 @@ fn read<W: for<'de> Deserialize<'de>, T>(
 /// The most streams of a connection (RFC 9113, 6.5.2; Envoy refuses more).
 const STREAMS_MAX: u32 = (1 << 31) - 1;
 
+/// The shortest time of those that Envoy refuses to be less, or counts as none: it would look for outliers without a rest.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// What is told of less.
+const SHORTER: &str = "is less than 1 ms, which counts";
+
 /// What is read of a pool, by the block that it is in.
 const POOL_FIELDS: &[(&str, &[&str])] = &[
     ("", &["tcp", "http"]),
@@ -383,7 +388,7 @@ impl WrittenPings {
     fn read(self, faults: &mut Vec<LimitFault>) -> Option<Http2Pings> {
         let Self { interval: WrittenDuration(interval), timeout: WrittenDuration(timeout) } = self;
         let pings = Http2Pings { interval, timeout };
-        let fits = interval.min(timeout) >= Duration::from_millis(1);
+        let fits = interval.min(timeout) >= SHORTEST;
         if !fits {
             let text =
                 "interval and timeout must both be 1 ms at least; connections are not probed";
@@ -407,6 +412,10 @@ impl WrittenPool {
             let text = format!("{said} is more than {STREAMS_MAX}, which counts");
             faults.push(LimitFault::Bounded("http.maxConcurrentStreams", text));
         }
+        let duration = lasting(tcp.max_connection_duration);
+        if duration.is_some_and(|said| said < SHORTEST) {
+            faults.push(LimitFault::Bounded("tcp.maxConnectionDuration", SHORTER.to_owned()));
+        }
         let more = RareLimits {
             max_concurrent_streams: streams.map(|said| said.min(STREAMS_MAX)),
             http2_keepalive: http.http2_keep_alive.and_then(|raw| raw.read(&mut faults)),
@@ -415,7 +424,7 @@ impl WrittenPool {
                 time: lasting(raw.time),
                 interval: lasting(raw.interval),
             }),
-            max_connection_duration: lasting(tcp.max_connection_duration),
+            max_connection_duration: duration.map(|said| said.max(SHORTEST)),
             tcp_idle_timeout: time(tcp.idle_timeout),
             http_idle_timeout: time(http.idle_timeout),
         };
@@ -463,6 +472,10 @@ impl WrittenOutliers {
         }
         let lasting =
             |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
+        let interval = lasting(self.interval);
+        if interval.is_some_and(|said| said < SHORTEST) {
+            faults.push(LimitFault::Bounded("interval", SHORTER.to_owned()));
+        }
         let more = RareOutlierSettings {
             consecutive_local_origin_failures: self.consecutive_local_origin_failures,
             split_local_origin: self.split_external_local_origin_errors,
@@ -472,7 +485,7 @@ impl WrittenOutliers {
         let outliers = OutlierDetection {
             consecutive_5xx: self.consecutive_5xx,
             consecutive_gateway_errors: self.consecutive_gateway_errors,
-            interval: lasting(self.interval),
+            interval: interval.map(|said| said.max(SHORTEST)),
             base_ejection_time: lasting(self.base_ejection_time),
             max_ejection_percent: Some(most).filter(|most| *most != 0),
             more: more.into(),

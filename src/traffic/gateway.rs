@@ -153,6 +153,15 @@ impl Gateway {
         }
     }
 
+    /// Where one of its servers is in that object.
+    pub fn path_of(&self, server: &GatewayServer) -> String {
+        match (&self.ingress, server.place.checked_sub(1)) {
+            (None, _) => format!("spec.servers[{}]", server.place),
+            (Some(_), None) => "spec.rules".to_owned(),
+            (Some(_), Some(place)) => format!("spec.tls[{place}]"),
+        }
+    }
+
     /// Whether it selects routers with these labels.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.selector.as_ref().is_none_or(|selector| labels_match(selector, labels))

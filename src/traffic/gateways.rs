@@ -357,13 +357,8 @@ impl GatewayObjects {
 impl ServerLoss<'_> {
     fn reason(&self) -> Reason {
         let PlacedServer { server, .. } = self.of;
-        let (place, port, winner) = (server.place, server.port, self.winner.title());
-        let of_tls = self.of.gateway.ingress.is_some().then(|| place.checked_sub(1));
-        let server = match of_tls {
-            None => format!("spec.servers[{place}]"),
-            Some(None) => "spec.rules".to_owned(),
-            Some(Some(place)) => format!("spec.tls[{place}]"),
-        };
+        let (port, winner) = (server.port, self.winner.title());
+        let server = self.of.gateway.path_of(server);
         let (path, text) = match self.host {
             None => (
                 server,

@@ -202,20 +202,22 @@ impl Telemetries {
         end: CallEnd,
     ) -> Vec<WrittenLog> {
         let levels = self.of_proxy(namespace, selection);
-        let rules = || levels.iter().flat_map(|level| &level.logging);
-        let named = rules().rfind(|rule| !rule.providers.is_empty());
-        let meant: BTreeSet<&Arc<str>> =
-            named.map_or(&mesh.default_logs, |rule| &rule.providers).iter().collect();
+        let holds = |rule: &&LoggingRule| rule.end.is_none_or(|of| of == end);
+        let named = levels.iter().rev().map(|level| -> BTreeSet<&Arc<str>> {
+            level.logging.iter().filter(holds).flat_map(|rule| &rule.providers).collect()
+        });
+        let meant = named.into_iter().find(|names| !names.is_empty());
+        let meant = meant.unwrap_or_else(|| mesh.default_logs.iter().collect());
         let by_default = mesh.default_logs.iter().filter(|name| meant.contains(name));
         // Whether each is written, and which requests.
         let mut given: BTreeMap<&Arc<str>, (bool, Option<&Arc<str>>)> =
             by_default.map(|name| (name, (true, None))).collect();
         let mut names = &mesh.default_logs;
-        for rule in rules() {
+        for rule in levels.iter().flat_map(|level| &level.logging) {
             if !rule.providers.is_empty() {
                 names = &rule.providers;
             }
-            if rule.end.is_some_and(|of| of != end) {
+            if !holds(&rule) {
                 continue;
             }
             for name in names.iter().filter(|name| meant.contains(name)) {

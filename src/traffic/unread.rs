@@ -67,7 +67,7 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.value {
-            Value::Object(fields) => visitor.visit_map(FieldsLeft::of(fields, &self)),
+            Value::Object(fields) => visitor.visit_map(FieldsLeft::of(fields, &self, false)),
             Value::Array(items) => {
                 let mut rest = ItemsLeft { items: items.iter().enumerate(), of: &self };
                 let read = visitor.visit_seq(&mut rest)?;
@@ -82,6 +82,19 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         if self.value.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    /// A field that is null is one that isn't there, as API servers have it, which take it away; an entry of a map is not.
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match self.value {
+            Value::Object(fields) => visitor.visit_map(FieldsLeft::of(fields, &self, true)),
+            _ => self.deserialize_any(visitor),
+        }
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -116,7 +129,7 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
 
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
-        tuple_struct map struct identifier
+        tuple_struct map identifier
     }
 }
 
@@ -125,11 +138,16 @@ struct FieldsLeft<'de, 'r> {
     fields: map::Iter<'de>,
     next: Option<(&'de str, &'de Value)>,
     of: &'r ValueReader<'de, 'r>,
+    skips_nulls: bool,
 }
 
 impl<'de, 'r> FieldsLeft<'de, 'r> {
-    fn of(fields: &'de Map<String, Value>, of: &'r ValueReader<'de, 'r>) -> Self {
-        Self { fields: fields.iter(), next: None, of }
+    fn of(
+        fields: &'de Map<String, Value>,
+        of: &'r ValueReader<'de, 'r>,
+        skips_nulls: bool,
+    ) -> Self {
+        Self { fields: fields.iter(), next: None, of, skips_nulls }
     }
 }
 
@@ -140,7 +158,8 @@ impl<'de> MapAccess<'de> for FieldsLeft<'de, '_> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, Error> {
-        let Some((name, value)) = self.fields.next() else { return Ok(None) };
+        let is_there = |(_, value): &(_, &Value)| !(self.skips_nulls && value.is_null());
+        let Some((name, value)) = self.fields.find(is_there) else { return Ok(None) };
         self.next = Some((name, value));
         seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some)
     }
@@ -239,6 +258,19 @@ mod tests {
             let plain = serde_path_to_error::deserialize::<_, Outer>(&value).expect_err("nor here");
             assert_eq!(own.to_string(), plain.to_string());
         }
+    }
+
+    #[test]
+    fn null_of_a_field_is_as_if_it_were_absent_and_of_an_entry_it_is_not() {
+        let value =
+            json!({ "first": null, "inner": [{ "name": null, "mode": null }], "any": null });
+        let (found, unread) = read::<Outer>(&value).expect("it is one");
+        assert_eq!(found, Outer { inner: vec![Inner::default()], ..Outer::default() });
+        assert_eq!(unread, UnreadFields::default());
+        let (found, _) = read::<Outer>(&json!({ "inner": null })).expect("an empty list");
+        assert_eq!(found, Outer::default());
+        read::<std::collections::BTreeMap<String, Inner>>(&json!({ "a": null }))
+            .expect_err("an entry of a map is there");
     }
 
     #[test]

@@ -75,6 +75,21 @@ pub(in crate::xds) fn file_source(path: &str) -> core::DataSource {
 
 /// What is moved into the folder has the files read anew.
 fn folder_of(path: &str) -> core::WatchedDirectory {
-    let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or("/");
+    let folder = match Path::new(path).parent().and_then(Path::to_str) {
+        Some("") => ".",
+        folder => folder.unwrap_or("/"),
+    };
     core::WatchedDirectory { path: folder.to_owned(), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_of_a_file_without_one_is_where_the_proxy_runs() {
+        for (path, folder) in [("/a/b.pem", "/a"), ("/b.pem", "/"), ("b.pem", "."), ("/", "/")] {
+            assert_eq!(folder_of(path).path, folder, "{path}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::model::{
 use crate::push::ingress::own_port;
 use crate::push::proxy::{east_west_port, served_in, served_of};
 use crate::traffic::Reason;
-use crate::traffic::gateway::{Gateway, GatewayServer, ServerProtocol};
+use crate::traffic::gateway::{Gateway, GatewayServer, ServerProtocol, TlsClients};
 use crate::traffic::route::RequestMatch;
 use crate::traffic::selection::RuleSelector;
 use crate::traffic::virtual_service::VirtualService;
@@ -44,9 +44,22 @@ impl CredentialFault {
             return false;
         };
         let asked = plain(&self.name);
-        let secret = asked.strip_suffix(OF_ROOTS).unwrap_or(asked);
+        let is_of_roots = matches!(tls.clients, TlsClients::IfKnown | TlsClients::Known);
+        let secret = asked.strip_suffix(OF_ROOTS).filter(|_| is_of_roots).unwrap_or(asked);
         tls.credentials.iter().chain(&tls.roots).any(|one| [asked, secret].contains(&plain(one)))
     }
+}
+
+/// Servers for connections from other networks, at routers that stand between none.
+fn passed_on_in_vain(gateway: &Gateway) -> impl Iterator<Item = Reason> {
+    let servers = gateway.servers.iter();
+    let asked = servers.filter(|one| matches!(one.protocol, ServerProtocol::AutoPassthrough));
+    asked.map(|server| {
+        let text = "routers between networks alone pass on all connections: those whose Service has the label \
+                    topology.istio.io/network";
+        let path = format!("{}.tls.mode", gateway.path_of(server));
+        Reason::lost(&codes::GATEWAY_SERVER, path, text)
+    })
 }
 
 fn plain(name: &str) -> &str {
@@ -65,6 +78,9 @@ impl ConfigView<'_> {
         let routers: Vec<&Proxy> = routers.copied().collect();
         let mut reasons = gateways.losses(gateway);
         reasons.extend(self.ports_without_a_way(gateway, &routers));
+        if !routers.is_empty() {
+            reasons.extend(passed_on_in_vain(gateway));
+        }
         reasons.extend(self.credentials_of(gateway, &routers));
         let found = Finding { reasons, standing: None, proxies: routers.len() };
         let is_asked = self.services_known && gateway.selector.is_some() && found.proxies == 0;
@@ -153,7 +169,8 @@ impl ConfigView<'_> {
         let numbers: Vec<_> = served.iter().map(u16::to_string).collect();
         let reason = |server: &GatewayServer| {
             let port = server.port;
-            let path = format!("spec.servers[{}].port.number", server.place);
+            let at = gateway.path_of(server);
+            let path = if gateway.ingress.is_some() { at } else { format!("{at}.port.number") };
             if let Some((router, own)) = closed.get(&port) {
                 let leading =
                     if *own == port { String::new() } else { format!(", where {port} leads") };
@@ -241,7 +258,8 @@ impl ConfigView<'_> {
         let of_server = |server: &GatewayServer| {
             let fault = faults.iter().find(|fault| fault.is_of(server))?;
             let CredentialFault { router, name, has_old, fact } = fault;
-            let path = format!("spec.servers[{}].tls.credentialName", server.place);
+            let field = if gateway.ingress.is_some() { "secretName" } else { "tls.credentialName" };
+            let path = format!("{}.{field}", gateway.path_of(server));
             let code = &codes::GATEWAY_CREDENTIAL;
             Some(match has_old {
                 true => {

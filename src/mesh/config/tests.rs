@@ -186,6 +186,11 @@ fn limits_of_the_mesh_are_read_wholly_or_not_at_all() {
             "{connectionPool: {http: {maxConcurrentStreams: 3000000000}}}",
             "maxConcurrentStreams: 3000000000 is more",
         ),
+        ("{outlierDetection: {interval: 1us}}", "outlierDetection.interval: is less than 1 ms"),
+        (
+            "{connectionPool: {tcp: {maxConnectionDuration: 1us}}}",
+            "tcp.maxConnectionDuration: is less than 1 ms, which counts",
+        ),
         ("{connectionPool: {tcp: {maxConnections: many}}}", "connectionPool: invalid type"),
     ] {
         let told = error(&format!("defaultTrafficPolicy: {text}"));

@@ -267,7 +267,8 @@ pub(super) fn service_entry(
 pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<EntryEndpoint, Fault> {
     let metadata: EntryMetadata = metadata(object)?;
     let spec = object.get("spec").unwrap_or(&Value::Null);
-    let form = WorkloadForm::deserialize(spec).map_err(|error| Fault::new("spec", error))?;
+    let form = WorkloadForm::deserialize(without_nulls(spec));
+    let form = form.map_err(|error| Fault::new("spec", error))?;
     let namespace = name.namespace.clone();
     let mut workload = workload(Some(Arc::new(name)), &namespace, form, "spec")?;
     let labels = workload.labels.iter().chain(metadata.labels.iter());
@@ -298,10 +299,21 @@ impl ServiceEntrySpec<'_> {
     fn field<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, Fault> {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(T::default()),
-            Some(value) => {
-                T::deserialize(value).map_err(|error| Fault::new(format!("spec.{name}"), error))
-            }
+            Some(value) => T::deserialize(without_nulls(value))
+                .map_err(|error| Fault::new(format!("spec.{name}"), error)),
         }
+    }
+}
+
+/// The value without its fields that are null, which are as if they were absent, as API servers have it.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let said = fields.iter().filter(|(_, one)| !one.is_null());
+            Value::Object(said.map(|(name, one)| (name.clone(), without_nulls(one))).collect())
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        plain => plain.clone(),
     }
 }
 

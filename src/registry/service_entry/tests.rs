@@ -245,6 +245,25 @@ fn a_workload_whose_health_is_checked_waits_for_its_condition() {
 }
 
 #[test]
+fn fields_that_are_null_are_as_if_they_were_absent() {
+    let said = json!({
+        "ports": [{ "name": "tcp", "number": 5432, "protocol": "TCP", "targetPort": null }],
+        "endpoints": [{ "address": "10.0.0.1", "ports": null, "weight": null, "labels": null }],
+        "addresses": null,
+    });
+    let selecting = json!({ "workloadSelector": { "labels": { "app": "db" } }, "hosts": ["own"] });
+    let workload = json!({ "address": "10.0.0.2", "labels": { "app": "db" }, "locality": null });
+    let (contents, problems) = read(&[
+        entry("shop/db", database(said)),
+        entry("shop/own", database(selecting)),
+        object("WorkloadEntry", "shop/db", workload),
+    ]);
+    assert_eq!(problems, [""; 0]);
+    assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432"]);
+    assert_eq!(sockets(&contents, "own"), ["10.0.0.2:5432"]);
+}
+
+#[test]
 fn a_wrong_object_names_its_field_and_costs_only_itself() {
     let port = |port: Value| json!({ "ports": [port] });
     let endpoint = |endpoint: Value| json!({ "endpoints": [endpoint] });

@@ -80,6 +80,37 @@ fn the_nearest_level_says_what_is_written() {
 }
 
 #[test]
+fn entries_of_a_level_name_logs_together_and_each_for_its_own_end() {
+    const MESH: &str =
+        "{extensionProviders: [{name: other, envoyFileAccessLog: {path: /dev/stderr}}]}";
+    let entry =
+        |name: &str, mode: &str| json!({"providers": [{"name": name}], "match": {"mode": mode}});
+    let spec = |entries: Vec<Value>| json!({ "accessLogging": entries });
+    let (both, both_ends) = (["/dev/stdout", "/dev/stderr"], "CLIENT_AND_SERVER");
+    for (objects, expected) in [
+        (
+            vec![("shop", spec(vec![entry("envoy", both_ends), entry("other", both_ends)]))],
+            &both[..],
+        ),
+        (
+            vec![("shop", spec(vec![entry("envoy", both_ends), entry("other", "SERVER")]))],
+            &both[..1],
+        ),
+        // What only servers are told leaves to clients what the level before says.
+        (
+            vec![
+                ("root", spec(vec![entry("envoy", both_ends)])),
+                ("shop", spec(vec![entry("other", "SERVER")])),
+            ],
+            &both[..1],
+        ),
+    ] {
+        let found = written(MESH, &objects, "web", CallEnd::Client);
+        assert_eq!(found, expected, "{objects:?}");
+    }
+}
+
+#[test]
 fn what_is_not_followed_is_told_and_a_bad_filter_costs_its_entry_alone() {
     let spec = json!({
         "metrics": [{}],

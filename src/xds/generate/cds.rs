@@ -650,7 +650,10 @@ fn limited_options(
     let limits_http2 = protocol.is_http2() && http2 != core::Http2ProtocolOptions::default();
     let names = tls::names_by_request(policy);
     let errors = policy::errors(policy);
-    let reads = protocol.is_http() || protocol == Protocol::Auto;
+    // To a port of HTTPS come requests that the proxy puts into TLS.
+    let reads = protocol.is_http()
+        || protocol == Protocol::Auto
+        || matches!(policy.tls.as_deref(), Some(ClientTls::Foreign(_)));
     let says_more = limits.is_some() || limits_http2 || names.is_some() || errors.is_some();
     if reads && says_more {
         upstream_http(protocol, limits, http2, (names, errors))

@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::cache::{CacheTable, CacheValue};
 use crate::hash::SecretHasher;
+use crate::lock::lock;
 use crate::xds::body::Edit;
 
 /// How many fragments a chunk has, on average and at most: what changes with one, and what is pointed at.
@@ -107,7 +108,7 @@ impl FragmentChunk {
         namespace: &str,
         make: impl FnOnce() -> Option<RewrittenFragments>,
     ) -> Option<Arc<RewrittenFragments>> {
-        let held = || self.in_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = || lock(&self.in_namespaces);
         if let Some(known) = held().get(namespace) {
             return known.clone();
         }

@@ -54,12 +54,28 @@ pub(super) fn of_service(
 ) -> Option<Resource> {
     let (service, port) = one_service(addresses, &class.cluster, name)?;
     let hostname = service.hostname();
-    let mut host = virtual_host_of_everything(name, to_service(hostname, port.number));
+    let mut host = for_everything(name, to_service(hostname, port.number));
     if let Some(list) = lists::of_service(context, class, port.number, hostname, kept) {
         host.routes.clear();
         host = merged_with(&host, &list.bytes);
     }
     Some(encode(name, &route::RouteConfiguration { name: name.into(), ..ending(host) }))
+}
+
+/// What all virtual hosts on the way out say: servers are told which attempt a request is (`x-envoy-attempt-count`).
+fn counting() -> route::VirtualHost {
+    route::VirtualHost { include_request_attempt_count: true, ..Default::default() }
+}
+
+/// One of these for every domain.
+fn for_everything(name: &str, to: route::Route) -> route::VirtualHost {
+    let host = virtual_host_of_everything(name, to);
+    route::VirtualHost { include_request_attempt_count: true, ..host }
+}
+
+/// One for what no other takes, which logs know by its name.
+fn for_all_else(name: &str, to: route::Route) -> route::VirtualHost {
+    for_everything(name, route::Route { name: name.into(), ..to })
 }
 
 /// A virtual host with fields that are encoded already.
@@ -202,7 +218,7 @@ fn aliases(addresses: &ListenAddresses) -> BTreeMap<Hostname, Vec<Hostname>> {
 /// What becomes of requests to names the mesh doesn't know.
 fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
     if let Some(upstream) = settings.to_unknown() {
-        return virtual_host_of_everything("allow_any", route_to(upstream, None));
+        return for_all_else("allow_any", route_to(upstream, None));
     }
     refused()
 }
@@ -211,7 +227,7 @@ fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
 fn refused() -> route::VirtualHost {
     let refusal = route::DirectResponseAction { status: 502, ..Default::default() };
     let refused = everything(route::route::Action::DirectResponse(refusal));
-    virtual_host_of_everything("block_all", refused)
+    for_all_else("block_all", refused)
 }
 
 /// The domains that a pod's resolver tries to complete a name with (Kubernetes, "DNS for Services and

@@ -504,7 +504,7 @@ pub(in crate::xds::generate) fn retries(on: RetryOn) -> route::RetryPolicy {
 }
 
 /// A route that takes every request to an upstream cluster, however long it takes. A deadline that a
-/// gRPC client names holds.
+/// gRPC client names holds. Logs call it what Istio's call a route that no rule names.
 pub(in crate::xds::generate) fn route_to(
     upstream: &str,
     retry_policy: Option<route::RetryPolicy>,
@@ -520,7 +520,7 @@ pub(in crate::xds::generate) fn route_to(
         retry_policy,
         ..Default::default()
     };
-    everything(route::route::Action::Route(action))
+    route::Route { name: "default".into(), ..everything(route::route::Action::Route(action)) }
 }
 
 /// A route that does the same with every request.

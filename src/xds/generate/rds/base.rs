@@ -22,8 +22,8 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 use super::lists::{self, RouteList, RouteLists};
 use super::rules::{self, to_service};
 use super::{
-    TrafficSettings, aliases, all_else, called, ending, host_of_address, in_full, is_anothers,
-    is_domain, names_of, routed_ports, searched_domains, shortened,
+    TrafficSettings, aliases, all_else, called, counting, ending, host_of_address, in_full,
+    is_anothers, is_domain, names_of, routed_ports, searched_domains, shortened,
 };
 use crate::aggregate::MergedService;
 use crate::hash::SecretHasher;
@@ -172,6 +172,7 @@ impl<'a> RoutedHost<'a> {
             domains: domains.to_vec(),
             ..Default::default()
         };
+        let counts = counting();
         let plain;
         let routes = match self.routes {
             Some(list) => &list.bytes[..],
@@ -181,9 +182,11 @@ impl<'a> RoutedHost<'a> {
             }
         };
         encode_key(field::VIRTUAL_HOSTS, WireType::LengthDelimited, out);
-        encode_varint((host.encoded_len() + routes.len()) as u64, out);
+        let length = host.encoded_len() + routes.len() + counts.encoded_len();
+        encode_varint(length as u64, out);
         host.encode(out).expect("a vector has room");
         out.extend_from_slice(routes);
+        counts.encode(out).expect("a vector has room");
     }
 }
 

@@ -14,7 +14,7 @@ use strait_proto::envoy::envoy::config::route::v3::virtual_host::TlsRequirementT
 
 use super::base::field;
 use super::lists::{RouteEntrance, RouteList, RouteLists, list};
-use super::{ANSWER_BYTES_MAX, bool_value, is_domain};
+use super::{ANSWER_BYTES_MAX, bool_value, counting, is_domain};
 use crate::lock::lock;
 use crate::push::ingress::IngressOutline;
 use crate::traffic::HostPattern;
@@ -95,7 +95,7 @@ impl PlannedHost<'_, '_> {
             name: name_of(self.host, self.served),
             domains: vec![self.host.to_string()],
             require_tls: requires.into(),
-            ..Default::default()
+            ..counting()
         };
         let lists = &self.served.lists;
         let routes: usize = lists.iter().map(|one| one.list.bytes.len()).sum();

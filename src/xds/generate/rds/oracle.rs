@@ -7,8 +7,8 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 
 use super::lists::{self, RouteLists};
 use super::{
-    TrafficSettings, aliases, all_else, ending, host_of_address, in_full, is_anothers, is_domain,
-    merged_with, names_of, routed_ports, searched_domains, to_service,
+    TrafficSettings, aliases, all_else, counting, ending, host_of_address, in_full, is_anothers,
+    is_domain, merged_with, names_of, routed_ports, searched_domains, to_service,
 };
 use crate::aggregate::MergedService;
 use crate::model::Resolution;
@@ -77,7 +77,7 @@ fn of_port(
             continue;
         }
         let name = format!("{hostname}:{number}");
-        let host = route::VirtualHost { name, domains, ..Default::default() };
+        let host = route::VirtualHost { name, domains, ..counting() };
         hosts.push(match lists::of_service(context, class, number, hostname, &kept) {
             Some(list) => merged_with(&host, &list.bytes),
             None => {
@@ -89,7 +89,7 @@ fn of_port(
     for (host, _, list) in beyond {
         if is_domain(host.as_str()) && taken.insert(host.as_str().to_ascii_lowercase()) {
             let (name, domains) = (format!("{host}:{number}"), vec![host.to_string()]);
-            let host = route::VirtualHost { name, domains, ..Default::default() };
+            let host = route::VirtualHost { name, domains, ..counting() };
             hosts.push(merged_with(&host, &list.bytes));
         }
     }

@@ -7,8 +7,9 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 
 use super::lists::{self, RouteLists};
 use super::{
-    TrafficSettings, aliases, ending, host_of_address, in_full, is_anothers, is_domain,
-    merged_with, names_of, refused, routed_ports, searched_domains, to_service,
+    TrafficSettings, aliases, counting, ending, for_all_else, host_of_address, in_full,
+    is_anothers, is_domain, merged_with, names_of, refused, routed_ports, searched_domains,
+    to_service,
 };
 use crate::aggregate::MergedService;
 use crate::model::{Hostname, Resolution};
@@ -16,7 +17,7 @@ use crate::push::PushContext;
 use crate::push::addresses::proxied_addresses;
 use crate::xds::generate::class::Class;
 use crate::xds::generate::encode;
-use crate::xds::generate::lds::{route_to, virtual_host_of_everything};
+use crate::xds::generate::lds::route_to;
 use crate::xds::names::port_number;
 use crate::xds::resource::Resource;
 
@@ -63,7 +64,7 @@ pub(in crate::xds::generate) fn of_proxy(
             domains.filter(|one| is_domain(one) && taken.insert(one.to_ascii_lowercase()));
         let domains: Vec<String> = domains.collect();
         let name = format!("{host}:{number}");
-        (!domains.is_empty()).then(|| route::VirtualHost { name, domains, ..Default::default() })
+        (!domains.is_empty()).then(|| route::VirtualHost { name, domains, ..counting() })
     };
     for (service, vips) in &addresses.services {
         let hostname = service.hostname();
@@ -117,7 +118,7 @@ fn named_at(name: String, number: u16) -> impl Iterator<Item = String> {
 /// was going.
 fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
     match settings.egress_proxy.as_deref().filter(|_| settings.outbound_any) {
-        Some(upstream) => virtual_host_of_everything("allow_any", route_to(upstream, None)),
+        Some(upstream) => for_all_else("allow_any", route_to(upstream, None)),
         None => refused(),
     }
 }
