@@ -69,14 +69,15 @@ else.";
     /// No workload.
     SELECTOR_UNUSED = "STR1049", "a selector that selects no workload",
         "Compare it with the labels of the pods: kubectl get pods --show-labels", "\
-None of the workloads that Strait knows in the object's namespace (for a Gateway: in any) carries these labels.
-It holds as soon as one comes.";
+None of the workloads that Strait knows in the object's namespace (for a Gateway: in any) carries these
+labels. It holds as soon as one comes.";
 
     /// Another namespace's Service.
     GRANT_MISSING = "STR1050", "a route leads into a namespace that doesn't let it",
         "Create a ReferenceGrant in the namespace of the Service, from this kind and namespace, to Service.", "\
 A route of the Gateway API may lead to a Service of another namespace only where a ReferenceGrant there
-says so. Until then its share of requests is answered 500, and of connections closed; no copies are sent there.";
+says so. Until then its share of requests is answered 500, and of connections closed; no copies are sent
+there.";
 
     /// Exported to nobody.
     EXPORTED_TO_NOBODY = "STR1051", "an object that is exported to nobody",
@@ -155,10 +156,10 @@ other credentials work; this one's clients are closed until there is a certifica
     /// UNPRIVILEGED_POD: a listener that is left out.
     PORT_PRIVILEGED = "STR1084", "a port below 1024 at which a proxy can't listen",
         "Use a port from 1024; for a Gateway, give a Service of its routers this port with such a targetPort.", "\
-The node of the proxy that is named says UNPRIVILEGED_POD: it can't listen below 1024 itself, and would answer
-with a refusal if it were sent a listener there. So this one is left out, and the others hold. Connections that are
-redirected into a sidecar need no port of its own. A proxy that may listen there must not say it
-(ISTIO_META_UNPRIVILEGED_POD).";
+The node of the proxy that is named says UNPRIVILEGED_POD: it can't listen below 1024 itself, and would
+answer with a refusal if it were sent a listener there. So this one is left out, and the others hold.
+Connections that are redirected into a sidecar need no port of its own. A proxy that may listen there must
+not say it (ISTIO_META_UNPRIVILEGED_POD).";
 
     /// A change that is let out to a share of proxies.
     ROLLOUT_RUNS = "STR1090", "a change is given to a share of proxies first",

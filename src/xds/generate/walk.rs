@@ -23,7 +23,7 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 
-use self::answer::BEHIND;
+use self::answer::{BEHIND, lost_object};
 pub use self::answer::{LostRule, RequestDestination, RequestWalk, RuleName};
 use self::bytes::ConnectionAtRouter;
 use self::connection::ConnectionOfWorkload;
@@ -83,11 +83,6 @@ fn served<'a>(
         walk.lost.push(LostRule { rule: name, reason });
     }
     decided.and_then(|at| rules.get(at)).map(|(_, rule)| *rule)
-}
-
-/// An object none of whose rules decides, with the reason.
-fn lost_object((routed, reason): &(&Arc<RoutedService>, String)) -> LostRule {
-    LostRule { rule: RuleName::whole(&routed.http.origin), reason: reason.clone() }
 }
 
 /// What a client means by a host.

@@ -1,5 +1,7 @@
 //! What is said of the way of a request or a connection.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use crate::model::ClusterId;
@@ -87,6 +89,11 @@ pub struct RequestDestination {
     pub endpoints: Option<usize>,
     /// Whether the proxy has such an upstream cluster.
     pub known: bool,
+}
+
+/// An object none of whose rules decides, with the reason.
+pub(super) fn lost_object((routed, reason): &(&Arc<RoutedService>, String)) -> LostRule {
+    LostRule { rule: RuleName::whole(&routed.http.origin), reason: reason.clone() }
 }
 
 /// Rules that don't lead a connection, with what there is to say against each of their matches.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name};
-use super::lost_object;
+use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name, lost_object};
 use crate::model::{Hostname, Port};
 use crate::traffic::HostPattern;
 use crate::traffic::route::{ConnectionMatch, MESH};
