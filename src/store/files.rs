@@ -513,7 +513,11 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
             let by_line = documents_by_line(text);
             let at = error.location().map(|at| (document_at(&by_line, at.line()), at.line()));
             // The parser's own message may quote the text, which may be a Secret.
-            warning(name, at, "is neither YAML nor JSON there")
+            let fact = match error.without_snippet() {
+                serde_saphyr::Error::DuplicateMappingKey { .. } => "has one key twice there",
+                _ => "is neither YAML nor JSON there",
+            };
+            warning(name, at, fact)
         })?;
     let mut parsed = ParsedFile::default();
     let by_line = documents_by_line(text);

@@ -193,6 +193,13 @@ fn warnings_never_quote_the_file() {
 }
 
 #[test]
+fn key_that_is_there_twice_is_said_to_be() {
+    let text = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n  name: b\n";
+    let wrong = parse_text("a.yaml", text, "strait-system").err().expect("which one is meant?");
+    assert!(wrong.to_string().contains("line 5: has one key twice there"), "{wrong}");
+}
+
+#[test]
 fn the_first_file_by_name_wins() {
     let one = secret("a", "stringData: {east: one}");
     let two = secret("a", "stringData: {east: two}");
