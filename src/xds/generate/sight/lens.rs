@@ -18,7 +18,7 @@ use crate::push::view::{Role, ViewDependencies, ViewKey};
 use crate::traffic::envoy_filter::PatchPlace;
 use crate::traffic::telemetry::CallEnd;
 use crate::traffic::{HostPattern, Traffic};
-use crate::xds::generate::cache::{Cache, Scopes, projected_namespace};
+use crate::xds::generate::cache::{BaseKey, Cache, Scopes, projected_namespace};
 use crate::xds::generate::cds::ClusterFormat;
 use crate::xds::generate::class::{Class, ListenerFormat};
 use crate::xds::generate::common::SharedResources;
@@ -59,7 +59,7 @@ pub(super) struct KnownAnswers {
     pods: HashMap<(ViewKey, ListenerFormat), Arc<[IpAddr]>>,
     serves: HashMap<(ClusterId, Namespace), bool>,
     assignments: HashMap<(Hostname, [ViewKey; 2]), bool>,
-    bases: HashMap<(Class, u16, bool), bool>,
+    bases: HashMap<BaseKey, bool>,
 }
 
 impl<'a> Lens<'a> {
@@ -356,9 +356,10 @@ impl<'a> Lens<'a> {
         }
         let class = &self.class(class);
         if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
+            // Of the version before nothing is kept any more once there is the one of now: it is asked for once.
             let bases = self.both().map(|common| common.base(class, port, true));
             if !bases.iter().any(|base| base.is_other_in(namespace)) {
-                return self.same_route_base(class, port, true);
+                return self.same_bases((class.clone(), port, true), || bases);
             }
         }
         let [before, now] = self.both().map(|common| common.route(class, namespace, name));
@@ -378,12 +379,17 @@ impl<'a> Lens<'a> {
 
     /// The routes of a port in namespaces that have none of the services.
     pub(super) fn same_route_base(&self, class: &Class, port: u16, completes: bool) -> bool {
-        let key = (class.clone(), port, completes);
+        let bases = || self.both().map(|common| common.base(class, port, completes));
+        self.same_bases((class.clone(), port, completes), bases)
+    }
+
+    fn same_bases(&self, key: BaseKey, bases: impl FnOnce() -> [Arc<rds::RouteBase>; 2]) -> bool {
         if let Some(same) = self.answers.borrow().bases.get(&key) {
             return *same;
         }
-        let [before, now] = self.both().map(|common| common.base(class, port, completes).route());
-        let same = before == now && !self.is_reranked(&class.cluster);
+        let [before, now] = bases();
+        let is_same = Arc::ptr_eq(&before, &now) || before.route() == now.route();
+        let same = is_same && !self.is_reranked(&key.0.cluster);
         self.answers.borrow_mut().bases.insert(key, same);
         same
     }
