@@ -70,6 +70,8 @@ use crate::push::proxy::east_west_port;
 use crate::push::view::{Role, ViewKey};
 use crate::sources::STATE_DIRECTORY;
 use crate::xds::connections::{OpenStream, rfc3339};
+use crate::xds::generate::ProxyConfig;
+use crate::xds::resource::ResourceSource;
 
 /// Serves the admin API until the tasks are stopped.
 pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {
@@ -421,7 +423,23 @@ async fn config_dump(
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| bad("a configuration is asked for by ?proxy=PROXY"))?;
     let connection = connected(&sources, &query.proxy)?;
-    Ok(pretty(StatusCode::OK, &connection.config_dump()))
+    // Before there is a version, what it was sent is all that is known.
+    let served = served_to(&sources, connection.proxy()).ok();
+    let mut config = served.as_ref().map(|(context, cache)| {
+        let (network, whereabouts) = connection.place();
+        ProxyConfig::new(context, connection.proxy(), network, cache)
+            .at(whereabouts)
+            .with_hosts_apart()
+    });
+    let mut lists = BTreeMap::new();
+    let dump = connection.config_dump(|kind, name| {
+        let config = config.as_mut()?;
+        if !kind.is_wildcard() || config.is_by_name() {
+            return config.one(kind, name);
+        }
+        lists.entry(kind).or_insert_with(|| config.all(kind)).get(name).cloned()
+    });
+    Ok(pretty(StatusCode::OK, &dump))
 }
 
 #[derive(Deserialize)]

@@ -15,7 +15,7 @@ use super::answers::Progress;
 pub use super::answers::ProxyStanding;
 use super::budgets::Budgets;
 use super::held_version::HeldVersion;
-use super::resource::{ResourceType, Version};
+use super::resource::{Resource, ResourceType, Version};
 use super::secrets::SecretReport;
 use super::session::{ProtocolForm, Session, joined};
 use crate::codes;
@@ -326,8 +326,12 @@ impl OpenStream {
         lock(&self.session).secret_reports()
     }
 
-    /// What it was last sent, by type and name, in Envoy's JSON form.
-    pub fn config_dump(&self) -> Value {
+    /// What it was last sent, by type and name, in Envoy's JSON form. What it said to hold when it connected was sent by
+    /// another process, or on another stream: it is shown whole where `now`, what it would be sent, is of the same version.
+    pub fn config_dump(
+        &self,
+        mut now: impl FnMut(ResourceType, &str) -> Option<Arc<Resource>>,
+    ) -> Value {
         // Copied, so that the stream goes on while the rest is decoded.
         let held = self.held();
         let clusters = held.get(&ResourceType::Cluster);
@@ -350,10 +354,17 @@ impl OpenStream {
                         "resource": decoded(kind, &resource.body.to_bytes()),
                     }),
                     // The proxy stated that it had this version when it connected; the bytes were not needed.
-                    HeldVersion::Listed(version) => json!({
-                        "name": name,
-                        "version": version.map(|version| shown(kind, name, version).to_string()),
-                    }),
+                    HeldVersion::Listed(version) => {
+                        let same = now(kind, name).filter(|now| Some(now.version) == *version);
+                        let mut listed = json!({
+                            "name": name,
+                            "version": version.map(|version| shown(kind, name, version).to_string()),
+                        });
+                        if let Some(same) = same {
+                            listed["resource"] = decoded(kind, &same.body.to_bytes());
+                        }
+                        listed
+                    }
                 })
                 .collect();
             (kind.short().to_owned(), Value::Array(resources))

@@ -136,7 +136,7 @@ fn page(
             let mut parts = query.split('&').filter_map(|part| part.split_once('='));
             let named = parts.find(|(key, _)| *key == "proxyID").map(|(_, name)| name);
             match named.and_then(|name| find(streams, name)) {
-                Some(stream) => stream.config_dump(),
+                Some(stream) => stream.config_dump(|_, _| None),
                 None => json!({ "error": "no such proxy is connected, or it is not yours to see" }),
             }
         }

@@ -14,6 +14,14 @@ pub struct All {
     pub own: Vec<Arc<Resource>>,
 }
 
+impl All {
+    /// The one of this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Resource>> {
+        let shared = self.shared.place(name).map(|at| &self.shared.resources()[at]);
+        shared.or_else(|| self.own.iter().find(|one| *one.name == *name))
+    }
+}
+
 /// Where a session gets what its proxy shall hold: one proxy's picture at one version of the mesh.
 pub trait ResourceSource {
     /// All resources of a wildcard type.

@@ -104,6 +104,15 @@ async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {
             .collect();
         assert_eq!(changed.len(), 1, "{changed:?}");
         assert!(changed[0].contains("cart"), "{changed:?}");
+        // Whoever asks is shown all of it all the same.
+        let shown = second.admin.json("/debug/proxies").await;
+        let key = shown[0]["key"].as_str().expect("a key");
+        let dump = second.admin.json(&format!("/debug/config_dump?proxy={key}")).await;
+        for kind in ResourceType::ALL {
+            for one in dump[kind.short()].as_array().into_iter().flatten() {
+                assert!(one["resource"].is_object(), "{one}");
+            }
+        }
     }
 }
 
