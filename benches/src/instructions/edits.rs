@@ -66,7 +66,8 @@ fn object(namespace: &str, service: usize, salt: usize) -> Arc<Value> {
 /// difference, those woken, and what each is sent and answers.
 pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
     let namespace = clients.namespace();
-    const EDITS: usize = 5;
+    // How long a chunk is that one hits differs with the hash of each run.
+    const EDITS: usize = 25;
     const SERVICES: usize = 400;
     const PROXIES: usize = 200;
     const SEEN_BY: usize = 50;
