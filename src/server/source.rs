@@ -65,7 +65,7 @@ impl ConfigOrigin {
         let known = store::RememberedStore {
             secrets: restored.clusters.values().filter_map(RememberedMember::holder).collect(),
             config_maps: restored.mesh.iter().flat_map(|_| names.clone()).collect(),
-            entries: objects.clone(),
+            entries: objects,
             config_map: restored.mesh.as_ref().and_then(|data| config_map(&names, data, &files)),
             files,
             is_kept,
