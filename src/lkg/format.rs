@@ -17,9 +17,9 @@ use super::{
 use crate::model::{
     Addresses, ByName, ClusterFacts, ClusterId, Collection, DeclaredGateway, Definition,
     Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname,
-    Labels, Locality, Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles, ObjectJson,
-    ObjectKey, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode,
-    UidMark, Workload, WorkloadKey, Workloads,
+    Labels, Locality, Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles, ObjectKey, PodState,
+    Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload,
+    WorkloadKey, Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -142,12 +142,14 @@ impl Encode for ShardState {
 impl Encode for Collection {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
-        self.values().for_each(|object| object.write(to));
+        for object in self.values() {
+            to.raw_by(object.text_len(), |out| object.write_text(out));
+        }
     }
 
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let count = from.count()?;
-        (0..count).map(|_| ObjectJson::read(from)).collect()
+        (0..count).map(|_| Arc::<Value>::read(from)).collect()
     }
 }
 
@@ -160,28 +162,6 @@ impl Encode for Arc<Value> {
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let value = serde_json::from_str(from.raw()?);
         value.map(Self::new).map_err(|_| MalformedValue("object"))
-    }
-}
-
-/// Its text: what it means others decide, now as then.
-impl Encode for ObjectJson {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        to.raw_by(self.text_len(), |out| self.write_text(out));
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        let value: Result<Value, _> = serde_json::from_str(from.raw()?);
-        value.map(Self::from).map_err(|_| MalformedValue("object"))
-    }
-}
-
-impl Encode for Arc<Vec<ObjectJson>> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        Vec::write(self, to);
-    }
-
-    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
-        Vec::read(from).map(Self::new)
     }
 }
 

@@ -115,7 +115,7 @@ impl StateToWrite {
                 objects: objects.standing_in(&self.stand_ins),
             };
             let delta = before.map(|before| ObjectsDelta::of(&before.objects, &stored.objects));
-            let delta = delta.as_ref().map(|delta| delta.as_ref());
+            let delta = delta.as_ref().map(Option::as_ref);
             let bytes = match append::<StoredObjects>(store, name, delta) {
                 Some(bytes) => Ok(bytes),
                 None => store.put(&stored),

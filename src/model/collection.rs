@@ -212,19 +212,6 @@ impl FromIterator<Arc<Value>> for Collection {
     }
 }
 
-impl FromIterator<ObjectJson> for Collection {
-    /// Likewise.
-    fn from_iter<T: IntoIterator<Item = ObjectJson>>(objects: T) -> Self {
-        let mut all = BTreeMap::new();
-        for object in objects {
-            if let Some(key) = ObjectKey::of(&object.to_value()) {
-                all.entry(key).or_insert(object);
-            }
-        }
-        all.into()
-    }
-}
-
 impl<O: Into<ObjectJson>> FromIterator<(ObjectKey, O)> for Collection {
     /// Of two with one key the last counts.
     fn from_iter<T: IntoIterator<Item = (ObjectKey, O)>>(objects: T) -> Self {

@@ -220,8 +220,10 @@ impl ObjectStores {
 
     /// What they all held before this process started, each object as it was when it last could be read.
     pub(super) fn remembered(&self) -> Collection {
-        let known = self.config.remembered.values();
-        known.flat_map(|known| known.held.objects.values().cloned()).collect()
+        // Of two with one key the last counts in what is collected, and the first store's is meant.
+        let known = self.config.remembered.values().rev();
+        let objects = known.flat_map(|known| known.held.objects.iter());
+        objects.map(|(key, object)| (key.clone(), object.clone())).collect()
     }
 
     /// Reads those that the mesh config lists, as it changes, beside Strait's own.
