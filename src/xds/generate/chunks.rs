@@ -20,7 +20,7 @@ use crate::xds::body::Edit;
 /// How many fragments a chunk has, on average and at most: what changes with one, and what is pointed at.
 const FRAGMENTS: u64 = 32;
 /// See [`FRAGMENTS`].
-const FRAGMENTS_MAX: usize = 128;
+pub(super) const FRAGMENTS_MAX: usize = 128;
 
 /// A hash of a domain, which but one virtual host of a route may have. Two domains may have the same.
 pub(super) type DomainHash = u32;

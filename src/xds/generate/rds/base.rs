@@ -361,10 +361,9 @@ impl RouteBase {
         kept: &Chunks,
     ) -> Option<RewrittenFragments> {
         let mut places = self.of_namespace.get(namespace).map_or(&[][..], |all| all);
-        let (mut own, mut chunk) = (RewrittenFragments::default(), 0);
+        let mut own = RewrittenFragments::default();
         while let Some(next) = places.first() {
-            chunk +=
-                self.starts[chunk..].partition_point(|(first, _)| *first <= *next as usize) - 1;
+            let chunk = self.chunk_of(*next as usize);
             let (from, this) = (self.starts[chunk], &self.chunks[chunk]);
             let end = from.0 + this.len();
             let (these, rest) =
@@ -492,9 +491,14 @@ impl RouteBase {
         RoutedHost { hostname, service: Some(service), namespace, routes, vips, aliases, number }
     }
 
+    /// The chunk in which a fragment is.
+    fn chunk_of(&self, at: usize) -> usize {
+        self.starts.partition_point(|(first, _)| *first <= at) - 1
+    }
+
     /// The place of a fragment among the bytes of all runs, its bytes and its domains.
     fn fragment(&self, at: usize) -> (usize, &[u8], &[DomainHash]) {
-        let chunk = self.starts.partition_point(|(first, _)| *first <= at) - 1;
+        let chunk = self.chunk_of(at);
         let (first, start) = self.starts[chunk];
         let chunk = &self.chunks[chunk];
         let (range, domains) = chunk.fragment(at - first);

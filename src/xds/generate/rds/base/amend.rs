@@ -8,6 +8,8 @@ use crate::model::Hostname;
 use crate::push::PushContext;
 use crate::traffic::HostPattern;
 use crate::xds::generate::chunks::Chunks;
+#[cfg(test)]
+use crate::xds::generate::chunks::FRAGMENTS_MAX;
 use crate::xds::generate::class::Class;
 
 impl RouteBase {
@@ -95,5 +97,12 @@ impl RouteBase {
         let is_others = |one: &Arc<_>| other.chunks.iter().any(|other| Arc::ptr_eq(one, other));
         assert!(Arc::ptr_eq(&self.addresses, &other.addresses), "addresses are kept");
         self.chunks.iter().filter(|one| !is_others(one)).count()
+    }
+
+    /// How many of its chunks are made where one fragment is another: one, or two where one ends there now, and one more for
+    /// each that is as long as any may be, which moves where the next begins.
+    #[cfg(test)]
+    pub(in crate::xds::generate) fn made_most(&self) -> usize {
+        2 + self.chunks.iter().filter(|one| one.len() == FRAGMENTS_MAX).count()
     }
 }
