@@ -116,6 +116,7 @@ impl<'a> LostRules<'a> {
             None => self.0.push((rule, name(), vec![reason])),
         }
     }
+
     /// All but the one that does.
     pub(super) fn all_but(self, winner: Option<&TcpRule>) -> impl Iterator<Item = LostRule> {
         let lost = self.0.into_iter();
