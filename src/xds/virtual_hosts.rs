@@ -49,38 +49,34 @@ impl HostChanges {
     }
 }
 
-/// A virtual host within a route.
-#[derive(Debug, Clone)]
-struct HostFragment {
-    content: Bytes,
-    /// Where its name is in that, at the end of its first field.
-    name: Range<usize>,
+/// A virtual host within a run of a route.
+#[derive(Clone, Copy)]
+struct HostFragment<'a> {
+    run: &'a Bytes,
+    content: &'a [u8],
 }
 
-impl HostFragment {
-    fn of(content: Bytes) -> Self {
-        let first = fields(&content).next().filter(|first| first.number == field::HOST_NAME);
+impl<'a> HostFragment<'a> {
+    /// Its name and what follows: a host begins with its name.
+    fn split(&self) -> (&'a [u8], &'a [u8]) {
+        let first = fields(self.content).next().filter(|first| first.number == field::HOST_NAME);
         let name = first.map_or(0..0, |first| first.content);
-        Self { content, name }
-    }
-
-    fn name(&self) -> Bytes {
-        self.content.slice(self.name.clone())
+        (&self.content[name.clone()], &self.content[name.end..])
     }
 
     fn version(&self) -> Version {
-        Version(xxh3_64(&self.content))
+        Version(xxh3_64(self.content))
     }
 
     /// It under the name by which Envoy knows whose it is.
     fn resource(&self, route: &str) -> Resource {
-        let name = resource_name(route, &self.name());
+        let (name, rest) = self.split();
+        let name = resource_name(route, name);
         let mut text = Vec::with_capacity(name.len() + 4);
         string::encode(field::HOST_NAME, &name, &mut text);
         let puts = u32::try_from(text.len()).expect("a short name");
         let edits = vec![Edit { at: 0, drops: 0, puts }];
-        let rest = [self.content.slice(self.name.end..)];
-        let body = ResourceBody::edited(rest.into(), edits, text);
+        let body = ResourceBody::edited([self.run.slice_ref(rest)].into(), edits, text);
         Resource { name: name.into(), version: self.version(), body }
     }
 }
@@ -101,8 +97,8 @@ pub(super) fn names(route: &str, held: &HeldHosts) -> Vec<Arc<str>> {
         HeldHosts::Nothing => Vec::new(),
         HeldHosts::Listed(listed) => listed.keys().map(|name| of(name.as_bytes())).collect(),
         HeldHosts::Of(route) => {
-            let hosts = by_name(contents(route.body.segments().iter()));
-            hosts.keys().map(|name| of(name)).collect()
+            let runs = runs(&route.body.segments());
+            by_name(hosts(&runs)).keys().map(|name| of(name)).collect()
         }
     }
 }
@@ -110,8 +106,7 @@ pub(super) fn names(route: &str, held: &HeldHosts) -> Vec<Arc<str>> {
 /// What whoever holds some hosts lacks of those of a route.
 pub(super) fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
     let mut segments = now.body.segments();
-    let mut before = BTreeMap::new();
-    let mut after;
+    let mut old = Vec::new();
     if let HeldHosts::Of(held) = held {
         let mut rest = held.body.segments();
         // Mostly what differs is one run, and in that one host.
@@ -125,17 +120,14 @@ pub(super) fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
             }
             !is_same
         });
-        let mut others: Vec<_> = others.into_values().collect();
-        others.sort_by_key(BodySegment::start);
-        let mut old = contents(others.iter());
-        after = contents(segments.iter());
-        trim(&mut after, &mut old, |one, other| one == other);
-        before = by_name(old);
-    } else {
-        after = contents(segments.iter());
+        old.extend(others.into_values());
+        old.sort_by_key(BodySegment::start);
     }
-    let after = by_name(after);
-    let lacks = |(name, host): &(&Bytes, &HostFragment)| match held {
+    let (runs_before, runs_now) = (runs(&old), runs(&segments));
+    let (mut before, mut after) = (hosts(&runs_before), hosts(&runs_now));
+    trim(&mut after, &mut before, |one, other| one.content == other.content);
+    let (before, after) = (by_name(before), by_name(after));
+    let lacks = |(name, host): &(&&[u8], &HostFragment<'_>)| match held {
         HeldHosts::Nothing => true,
         HeldHosts::Listed(listed) => {
             let name = std::str::from_utf8(name).unwrap_or_default();
@@ -196,19 +188,22 @@ fn trim<T>(one: &mut Vec<T>, other: &mut Vec<T>, is_same: impl Fn(&T, &T) -> boo
     other.truncate(other.len() - last);
 }
 
+fn runs(segments: &[BodySegment<'_>]) -> Vec<Bytes> {
+    segments.iter().map(BodySegment::bytes).collect()
+}
+
 /// The hosts in some runs of a route, in their order.
-fn contents<'a, 'b: 'a>(segments: impl Iterator<Item = &'a BodySegment<'b>>) -> Vec<Bytes> {
+fn hosts(runs: &[Bytes]) -> Vec<HostFragment<'_>> {
     let mut hosts = Vec::new();
-    for bytes in segments.map(BodySegment::bytes) {
-        let those = fields(&bytes).filter(|field| field.number == field::VIRTUAL_HOSTS);
-        hosts.extend(those.map(|field| bytes.slice(field.content)));
+    for run in runs {
+        let those = fields(run).filter(|field| field.number == field::VIRTUAL_HOSTS);
+        hosts.extend(those.map(|field| HostFragment { run, content: &run[field.content] }));
     }
     hosts
 }
 
-fn by_name(contents: Vec<Bytes>) -> BTreeMap<Bytes, HostFragment> {
-    let hosts = contents.into_iter().map(HostFragment::of);
-    hosts.map(|host| (host.name(), host)).collect()
+fn by_name(hosts: Vec<HostFragment<'_>>) -> BTreeMap<&[u8], HostFragment<'_>> {
+    hosts.into_iter().map(|host| (host.split().0, host)).collect()
 }
 
 /// A field of an encoded message.
