@@ -398,6 +398,11 @@ impl MeshConfig {
         said.or_else(|| (name == OWN_LOG).then_some(&self.access_log))
     }
 
+    /// Whether there is a provider of that name, of whatever kind.
+    pub fn has_provider(&self, name: &str) -> bool {
+        self.extension_providers.iter().any(|one| *one.name == *name)
+    }
+
     /// The provider of that name that proxies send spans to.
     pub fn tracing_named(&self, name: &str) -> Option<&Arc<TracingProvider>> {
         self.extension_providers.iter().find_map(|one| match &one.kind {

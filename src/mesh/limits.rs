@@ -451,6 +451,13 @@ impl WrittenOutliers {
             let text = "nothing follows it; write consecutive5xxErrors or consecutiveGatewayErrors";
             faults.push(LimitFault::Unsupported("consecutiveErrors", text.to_owned()));
         }
+        if self.consecutive_local_origin_failures.is_some()
+            && !self.split_external_local_origin_errors
+        {
+            let text = "it counts with splitExternalLocalOriginErrors: true alone";
+            let field = "consecutiveLocalOriginFailures";
+            faults.push(LimitFault::Unsupported(field, text.to_owned()));
+        }
         let mut percent = |value: u32, name: &'static str| {
             if value > 100 {
                 let text = format!("{value} is more than 100, which counts");

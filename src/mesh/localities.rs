@@ -139,7 +139,14 @@ impl WrittenLocalities {
             let text = "distribute is there as well, and counts".to_owned();
             faults.push(LocalityFault::Replaced("failover".to_owned(), text));
         } else {
-            setting.failover = self.failover.into_iter().map(|raw| (raw.from, raw.to)).collect();
+            for (at, raw) in self.failover.into_iter().enumerate() {
+                if raw.from == raw.to {
+                    let text = format!("it leads from {:?} to itself; it is left out", raw.from);
+                    faults.push(LocalityFault::Value(format!("failover[{at}].to"), text));
+                } else {
+                    setting.failover.push((raw.from, raw.to));
+                }
+            }
         }
         (setting, faults)
     }

@@ -110,7 +110,12 @@ impl ConfigView<'_> {
         let names = telemetry.providers();
         let unknown = names.filter(|(_, name)| self.context.mesh.log_named(name).is_none());
         let reasons = unknown.map(|(path, name)| {
-            let text = format!("{name:?} is neither envoy nor a provider of the mesh config");
+            let text = match self.context.mesh.has_provider(name) {
+                true => {
+                    format!("what extensionProviders has of the name {name:?} takes no access logs")
+                }
+                false => format!("{name:?} is neither envoy nor a provider of the mesh config"),
+            };
             Reason::lost(&codes::TELEMETRY_PROVIDER, path, text)
         });
         let holds = |proxy: &&&Proxy| {
@@ -133,9 +138,11 @@ impl ConfigView<'_> {
                 self.context.tracer(name, client, &proxy.cluster).err()
             };
             let mut faults = proxies.iter().filter_map(of);
-            let unknown = || self.context.mesh.tracing_named(name).is_none();
             match proxies {
-                [] => unknown().then_some(AuthorizerFault::TakesNoSpans),
+                [] if !self.context.mesh.has_provider(name) => Some(AuthorizerFault::Unknown),
+                [] if self.context.mesh.tracing_named(name).is_none() => {
+                    Some(AuthorizerFault::TakesNoSpans)
+                }
                 _ => faults.next(),
             }
         };

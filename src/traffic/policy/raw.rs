@@ -151,6 +151,8 @@ struct RawWarmup {
 
 /// Envoy's largest ring.
 const RING_MAX: u64 = 8 << 20;
+/// From here on it is said what a ring takes: Envoy 1.40 makes one of 1 Mi in 0.13 s, in its main thread.
+const RING_LARGE: u64 = 1 << 20;
 /// Envoy's largest table.
 const MAGLEV_MAX: u64 = 5_000_011;
 
@@ -409,6 +411,13 @@ impl RawConsistentHash {
                 let size = size.unwrap_or(1024);
                 if size > RING_MAX {
                     let text = format!("{size} is more than {RING_MAX}, which counts");
+                    let path = format!("{path}.ringHash.minimumRingSize");
+                    reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
+                } else if size > RING_LARGE {
+                    let text = format!(
+                        "each proxy makes a ring of {size} anew whenever an endpoint comes or goes, and answers nobody \
+                         meanwhile: a ring of {RING_LARGE} takes it a tenth of a second, of {RING_MAX} more than one"
+                    );
                     let path = format!("{path}.ringHash.minimumRingSize");
                     reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
                 }

@@ -714,14 +714,27 @@ impl Reader<'_> {
         }
     }
 
+    /// The host that edits of headers give a request, which goes by either of its names: the first of `set`, else of `add`.
+    fn host_among_headers(&mut self, edits: &RawHeaderEdits, path: &str) -> Option<Arc<str>> {
+        let of = |what, map| BTreeMap::iter(map).map(move |(name, host)| (what, name, host));
+        let all = of("set", &edits.set).chain(of("add", &edits.add));
+        let mut found: Option<Arc<str>> = None;
+        for (what, name, host) in all.filter(|(_, name, _)| names_host(name)) {
+            let path = format!("{path}.{what}[{name}]");
+            if found.is_some() {
+                let text = "the host is given by another header, which counts";
+                self.note(&codes::TRAFFIC_REPLACED, &path, text);
+            } else if host.is_empty() || !is_text(host) {
+                self.lost(&path, "is no host: it stays as it is");
+            } else {
+                found = Some(Arc::clone(host));
+            }
+        }
+        found
+    }
+
     fn headers(&mut self, raw: RawHeaders, path: &str, refused: &mut bool) -> HeaderChanges {
-        // `set` comes before `add`, which a client may name by either of its names.
-        let names_host = |name: &str| name == ":authority" || name.eq_ignore_ascii_case("host");
-        let named = |map: &BTreeMap<String, Arc<str>>| {
-            map.iter().find(|(name, _)| names_host(name)).map(|(_, value)| Arc::clone(value))
-        };
-        let host = named(&raw.request.set).or_else(|| named(&raw.request.add));
-        let host = host.filter(|host| is_text(host) && !host.is_empty());
+        let host = self.host_among_headers(&raw.request, &format!("{path}.request"));
         let mut edits = |this: &mut Self, raw: RawHeaderEdits, part: &str| {
             let path = format!("{path}.{part}");
             let mut pairs = |this: &mut Self, map: BTreeMap<String, Arc<str>>, what: &str| {
@@ -778,3 +791,8 @@ const HEADER_VALUE_MAX: usize = 16 << 10;
 const QUERY_NAME_MAX: usize = 1 << 10;
 /// The most headers that are set, and that are added. Envoy takes 1000 of a route, which a rule and its destination share.
 const HEADERS_MAX: usize = 250;
+
+/// Whether a header is the host of a request, under either of its names.
+fn names_host(name: &str) -> bool {
+    name == ":authority" || name.eq_ignore_ascii_case("host")
+}

@@ -260,9 +260,25 @@ fn the_host_of_a_request_is_changed_by_either_of_its_names() {
     assert_eq!(changes.host.as_deref(), Some("first"));
     assert_eq!(*changes.request.set, [("x-a".into(), "b".into())]);
     assert_eq!(*changes.request.remove, [Arc::from("u")]);
+    let replaced = (&codes::TRAFFIC_REPLACED, "spec.http[0].headers.request.add[:authority]");
     let lost = (&codes::ROUTE_PART_LOST, "spec.http[0].headers.request.set[:path]");
-    assert_eq!(reasons_of(&reasons), [lost]);
+    assert_eq!(reasons_of(&reasons), [replaced, lost]);
     assert!(!rule.refused);
+}
+
+#[test]
+fn what_is_no_host_leaves_it_to_the_next_that_names_one() {
+    let (rule, reasons) =
+        rule("headers: {request: {set: {':authority': '', Host: \"a\\nb\"}, add: {host: c}}}");
+    assert_eq!(rule.headers.as_ref().and_then(|changes| changes.host.as_deref()), Some("c"));
+    let lost = |name| (&codes::ROUTE_PART_LOST, name);
+    assert_eq!(
+        reasons_of(&reasons),
+        [
+            lost("spec.http[0].headers.request.set[:authority]"),
+            lost("spec.http[0].headers.request.set[Host]"),
+        ]
+    );
 }
 
 #[test]
