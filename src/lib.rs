@@ -59,6 +59,7 @@ pub mod store;
 pub mod task;
 pub mod timeline;
 pub mod traffic;
+mod unread;
 pub mod validation;
 pub mod xds;
 

@@ -147,9 +147,11 @@ be there twice. The one that was there first stays; this one joins when the othe
     ENTRY = "STR0221", "a ServiceEntry or WorkloadEntry can't be used as it is",
         "Correct the field that the message names; the object is read again at once.", "\
 The message names the object, the field, and what becomes of it. An object that was fine before keeps
-counting as it was; a new one counts for nothing. A host belongs to the namespace of its oldest entry, and a
-name that a cluster's own service has belongs to that service's namespace: entries elsewhere can't add
-to it, or whoever may write one object could take a share of anybody's traffic. No other object is
+counting as it was; a new one counts for nothing. A field that nobody knows, misspelt mostly, has no
+effect, and the rest counts: API servers take such fields away, files hold them. A host belongs to the
+namespace of its oldest entry, and a name that a cluster's own service has belongs to that service's
+namespace: entries elsewhere can't add to it, or whoever may write one object could take a share of
+anybody's traffic. No other object is
 affected.";
 
     /// Two stores have one object.

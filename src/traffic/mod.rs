@@ -35,7 +35,6 @@ pub mod selection;
 mod shared;
 pub mod sidecar;
 pub mod telemetry;
-mod unread;
 pub mod virtual_service;
 pub mod virtual_services;
 

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::unread::{self, UnreadFields};
 use crate::codes::{self, Code};
 use crate::model::{ExportTo, Namespace, ObjectKey};
+use crate::unread;
 
 /// Which object it is, and how old. Sorts from the oldest to the youngest; of one age by name, then by namespace, as
 /// everywhere where age decides. (docs/reference/traffic.md, "Order".)
@@ -79,23 +79,10 @@ impl fmt::Display for Reason {
 /// # Errors
 /// The first field that is not what the schema says; the object is refused whole.
 pub fn body<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Reason>), Reason> {
-    let empty = Value::Object(serde_json::Map::new());
-    let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
-    let (body, UnreadFields { paths, more }) = unread::read(spec).map_err(|error| {
-        let path = match error.path().to_string() {
-            root if root == "." => "spec".to_owned(),
-            path => format!("spec.{path}"),
-        };
-        Reason::lost(&codes::TRAFFIC_MALFORMED, path, error.into_inner())
-    })?;
-    let last = paths.len().saturating_sub(1);
-    let reasons = paths.into_iter().enumerate().map(|(at, path)| {
-        let mut text = "no such field is followed: it has no effect".to_owned();
-        if at == last && more > 0 {
-            text += &format!(", and so it is with {more} more");
-        }
-        Reason::lost(&codes::TRAFFIC_UNSUPPORTED, format!("spec.{path}"), text)
-    });
+    let (body, unread) = unread::read_spec(object)
+        .map_err(|(path, error)| Reason::lost(&codes::TRAFFIC_MALFORMED, path, error))?;
+    let reasons =
+        unread.told().map(|(path, text)| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
     Ok((body, reasons.collect()))
 }
 

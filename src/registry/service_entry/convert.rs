@@ -16,6 +16,7 @@ use crate::model::{
     ExportTo, Health, Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, Port,
     Protocol, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, telemetry,
 };
+use crate::unread;
 
 const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
 /// A workload with this label is given nothing new.
@@ -132,16 +133,26 @@ impl EntryEndpoint {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ServiceEntryForm {
+    hosts: Vec<String>,
+    addresses: Vec<String>,
+    ports: Vec<EntryPort>,
+    location: String,
+    resolution: String,
+    endpoints: Vec<WorkloadForm>,
+    workload_selector: Option<SelectorForm>,
+    export_to: Vec<String>,
+    subject_alt_names: Vec<Arc<str>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
 struct EntryPort {
-    #[serde(default)]
     number: i64,
-    #[serde(default)]
     name: Arc<str>,
-    #[serde(default)]
     protocol: String,
-    #[serde(default)]
     target_port: i64,
 }
 
@@ -172,22 +183,21 @@ struct EntryMetadata {
     created: Option<String>,
 }
 
-/// Reads a ServiceEntry. One that doesn't say to whom it is exported is to `default_export`, a list as in
-/// `exportTo`.
+/// Reads a ServiceEntry, and which of its fields nothing reads. One that doesn't say to whom it is exported is to
+/// `default_export`, a list as in `exportTo`.
 pub(super) fn service_entry(
     name: WorkloadKey,
     object: &Value,
     default_export: &[String],
-) -> Result<ServiceEntry, Fault> {
+) -> Result<(ServiceEntry, Vec<Fault>), Fault> {
     let metadata: EntryMetadata = metadata(object)?;
-    let spec = ServiceEntrySpec(object.get("spec").unwrap_or(&Value::Null));
-    let location: String = spec.field("location")?;
-    let external = match location.as_str() {
+    let (spec, unread) = spec::<ServiceEntryForm>(object)?;
+    let external = match spec.location.as_str() {
         "" | "MESH_EXTERNAL" => true,
         "MESH_INTERNAL" => false,
         other => return Err(unknown("spec.location", other, "MESH_EXTERNAL or MESH_INTERNAL")),
     };
-    let mut how = match spec.field::<String>("resolution")?.as_str() {
+    let mut how = match spec.resolution.as_str() {
         "STATIC" => EndpointDiscovery::Static,
         "DNS" => EndpointDiscovery::Dns,
         "DNS_ROUND_ROBIN" => EndpointDiscovery::DnsRoundRobin,
@@ -198,14 +208,14 @@ pub(super) fn service_entry(
             return Err(unknown("spec.resolution", other, known));
         }
     };
-    let endpoints = spec.field::<Vec<WorkloadForm>>("endpoints")?.into_iter().enumerate();
+    let endpoints = spec.endpoints.into_iter().enumerate();
     let endpoints: Vec<EntryEndpoint> = endpoints
         .map(|(index, form)| {
             let field = format!("spec.endpoints[{index}]");
             workload(None, &name.namespace, form, &field)?.located(&field)
         })
         .collect::<Result<_, _>>()?;
-    let selector: Option<SelectorForm> = spec.field("workloadSelector")?;
+    let selector = spec.workload_selector;
     if selector.is_some() && !endpoints.is_empty() {
         return Err(Fault::new("spec.workloadSelector", "stands beside endpoints: only one may"));
     }
@@ -230,7 +240,7 @@ pub(super) fn service_entry(
         };
         return Err(Fault::new(format!("spec.endpoints[{index}].address"), fact));
     }
-    let hosts = hosts(&spec.field::<Vec<String>>("hosts")?)?;
+    let hosts = hosts(&spec.hosts)?;
     let resolved = matches!(how, EndpointDiscovery::Dns | EndpointDiscovery::DnsRoundRobin);
     let wildcard = hosts.iter().find(|host| host.as_str().starts_with('*'));
     if let Some(host) = wildcard.filter(|_| resolved && endpoints.is_empty() && selector.is_none())
@@ -238,12 +248,10 @@ pub(super) fn service_entry(
         let fact = format!("{host} is no name that can be resolved: give endpoints");
         return Err(Fault::new("spec.resolution", fact));
     }
-    let (addresses, ranges, invalid_addresses) =
-        addresses(&spec.field::<Vec<String>>("addresses")?);
-    let export: Vec<String> = spec.field("exportTo")?;
-    let idle_exports = idle_exports(&export);
-    let export = if export.is_empty() { default_export } else { &export };
-    Ok(ServiceEntry {
+    let (addresses, ranges, invalid_addresses) = addresses(&spec.addresses);
+    let idle_exports = idle_exports(&spec.export_to);
+    let export = if spec.export_to.is_empty() { default_export } else { &spec.export_to };
+    let entry = ServiceEntry {
         created: created(&metadata),
         hosts,
         how,
@@ -253,22 +261,24 @@ pub(super) fn service_entry(
         idle_exports,
         said: said_addresses(object),
         allocate: metadata.labels.get(ALLOCATE).is_none_or(|text| &**text != "false"),
-        ports: ports(spec.field("ports")?)?,
+        ports: ports(spec.ports)?,
         external,
-        accounts: spec.field("subjectAltNames")?,
+        accounts: spec.subject_alt_names,
         export_to: export_to(export, &name.namespace),
         endpoints,
         selector: selector.map(|selector| selector.labels),
         name,
-    })
+    };
+    Ok((entry, unread))
 }
 
-/// Reads a WorkloadEntry.
-pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<EntryEndpoint, Fault> {
+/// Reads a WorkloadEntry, and which of its fields nothing reads.
+pub(super) fn workload_entry(
+    name: WorkloadKey,
+    object: &Value,
+) -> Result<(EntryEndpoint, Vec<Fault>), Fault> {
     let metadata: EntryMetadata = metadata(object)?;
-    let spec = object.get("spec").unwrap_or(&Value::Null);
-    let form = WorkloadForm::deserialize(without_nulls(spec));
-    let form = form.map_err(|error| Fault::new("spec", error))?;
+    let (form, unread) = spec::<WorkloadForm>(object)?;
     let namespace = name.namespace.clone();
     let mut workload = workload(Some(Arc::new(name)), &namespace, form, "spec")?;
     let labels = workload.labels.iter().chain(metadata.labels.iter());
@@ -279,7 +289,7 @@ pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<EntryE
     if checked && !is_healthy(object) {
         workload.health = Health::Unhealthy;
     }
-    workload.located("spec")
+    Ok((workload.located("spec")?, unread))
 }
 
 /// Whether the condition `Healthy` is true; one that isn't there is not.
@@ -292,29 +302,11 @@ fn is_healthy(object: &Value) -> bool {
     })
 }
 
-struct ServiceEntrySpec<'a>(&'a Value);
-
-impl ServiceEntrySpec<'_> {
-    /// A field; the default where it is absent.
-    fn field<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, Fault> {
-        match self.0.get(name) {
-            None | Some(Value::Null) => Ok(T::default()),
-            Some(value) => T::deserialize(without_nulls(value))
-                .map_err(|error| Fault::new(format!("spec.{name}"), error)),
-        }
-    }
-}
-
-/// The value without its fields that are null, which are as if they were absent, as API servers have it.
-fn without_nulls(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let said = fields.iter().filter(|(_, one)| !one.is_null());
-            Value::Object(said.map(|(name, one)| (name.clone(), without_nulls(one))).collect())
-        }
-        Value::Array(items) => items.iter().map(without_nulls).collect(),
-        plain => plain.clone(),
-    }
+/// What an object says, and what of it nothing reads.
+fn spec<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Fault>), Fault> {
+    let (spec, unread) =
+        unread::read_spec(object).map_err(|(field, error)| Fault::new(field, error))?;
+    Ok((spec, unread.told().map(|(field, fact)| Fault { field, fact }).collect()))
 }
 
 fn metadata(object: &Value) -> Result<EntryMetadata, Fault> {

@@ -130,6 +130,8 @@ struct LastReadEntry<T> {
     /// The last of it that made sense, as it was stored and as it was read.
     good: Option<(ObjectJson, T)>,
     fault: Option<Fault>,
+    /// What of it nothing reads.
+    unread: Box<[Fault]>,
 }
 
 impl<T> LastReadEntry<T> {
@@ -138,25 +140,26 @@ impl<T> LastReadEntry<T> {
         object: &ObjectJson,
         before: Option<Self>,
         remembered: Option<&ObjectJson>,
-        read: impl Fn(&Value) -> Result<T, Fault>,
+        read: impl Fn(&Value) -> Result<(T, Vec<Fault>), Fault>,
     ) -> Self {
-        let (good, fault) = match read(&object.to_value()) {
-            Ok(good) => (Some((object.clone(), good)), None),
+        let again = |stored: &ObjectJson| read(&stored.to_value()).ok().map(|(entry, _)| entry);
+        match read(&object.to_value()) {
+            Ok((entry, unread)) => {
+                Self { good: Some((object.clone(), entry)), fault: None, unread: unread.into() }
+            }
             Err(fault) => {
                 // What is read of it may depend on settings that have changed since.
                 let good = match before {
                     Some(before) => before.good,
-                    None => remembered
-                        .and_then(|stored| Some((stored.clone(), read(&stored.to_value()).ok()?))),
+                    None => remembered.and_then(|stored| Some((stored.clone(), again(stored)?))),
                 };
                 let good = good.map(|(stored, good)| {
-                    let again = read(&stored.to_value()).unwrap_or(good);
+                    let again = again(&stored).unwrap_or(good);
                     (stored, again)
                 });
-                (good, Some(fault))
+                Self { good, fault: Some(fault), unread: Box::default() }
             }
-        };
-        Self { good, fault }
+        }
     }
 
     fn good(&self) -> Option<&T> {
@@ -169,15 +172,25 @@ impl<T> LastReadEntry<T> {
         Some(good)
     }
 
-    /// What is wrong with it.
-    fn problem(&self, kind: EntryKind, object: &WorkloadKey) -> Option<EntryProblem> {
-        let effect = match self.good {
+    /// What is wrong with it, as a whole or in part.
+    fn problems(
+        &self,
+        kind: EntryKind,
+        object: &WorkloadKey,
+    ) -> impl Iterator<Item = EntryProblem> {
+        let of_whole = match self.good {
             Some(_) => "what it said before still counts",
             None => "it counts for nothing",
         };
-        let fault = self.fault.clone()?;
-        let object = object.clone();
-        Some(EntryProblem { kind: kind.as_str(), object, fault, refused: true, effect })
+        let whole = self.fault.iter().map(move |fault| (fault, true, of_whole));
+        let parts = self.unread.iter().map(|fault| (fault, false, "the rest counts"));
+        whole.chain(parts).map(move |(fault, refused, effect)| EntryProblem {
+            kind: kind.as_str(),
+            object: object.clone(),
+            fault: fault.clone(),
+            refused,
+            effect,
+        })
     }
 }
 
@@ -334,7 +347,7 @@ impl EntryIndex {
             let export = &self.default_export;
             let read = |object: &Value| convert::service_entry(name.clone(), object, export);
             let kept = LastReadEntry::read(object, before, remembered, read);
-            problems.extend(kept.problem(EntryKind::Service, &name));
+            problems.extend(kept.problems(EntryKind::Service, &name));
             if let Some(entry) = kept.good() {
                 let place = (entry.created, name.clone());
                 for host in &entry.hosts {
@@ -372,7 +385,7 @@ impl EntryIndex {
             let remembered = self.remembered.get(&EntryKind::Workload.key(&name));
             let read = |object: &Value| convert::workload_entry(name.clone(), object);
             let kept = LastReadEntry::read(object, before, remembered, read);
-            problems.extend(kept.problem(EntryKind::Workload, &name));
+            problems.extend(kept.problems(EntryKind::Workload, &name));
             self.touch_selecting(&name, kept.good(), touched);
             self.workloads.insert(name.clone(), kept);
         }

@@ -59,7 +59,8 @@ pub fn vms(
         name.clone(),
         object,
     ) {
-        Ok(workload) => Some((name.clone(), VmWorkload::new(name, workload, trust_domain))),
+        // An API server has taken away what no reader of the kind knows.
+        Ok((workload, _)) => Some((name.clone(), VmWorkload::new(name, workload, trust_domain))),
         Err(fault) => {
             invalid(name, fault);
             None

@@ -313,6 +313,32 @@ fn a_wrong_object_names_its_field_and_costs_only_itself() {
 }
 
 #[test]
+fn a_field_that_nothing_reads_is_named_and_the_rest_counts() {
+    let fields = json!({
+        "resolutoin": "DNS",
+        "endpoints": [{ "address": "10.0.0.1", "prots": { "tcp": 1 } }],
+        "workloadSelector": null,
+    });
+    let workload = json!({ "address": "10.0.0.2", "weigth": 3, "lables": {} });
+    let (contents, problems) =
+        read(&[entry("shop/db", database(fields)), object("WorkloadEntry", "shop/vm", workload)]);
+    let told = |object: &str, field: &str| {
+        let text = "no such field is followed: it has no effect; the rest counts";
+        format!("{object}: spec.{field}: {text}")
+    };
+    assert_eq!(
+        problems,
+        [
+            told("ServiceEntry shop/db", "endpoints[0].prots"),
+            told("ServiceEntry shop/db", "resolutoin"),
+            told("WorkloadEntry shop/vm", "lables"),
+            told("WorkloadEntry shop/vm", "weigth"),
+        ]
+    );
+    assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432"]);
+}
+
+#[test]
 fn a_wrong_address_is_left_out_by_name_and_the_entry_counts() {
     for wrong in ["10.0.0.0/40", "0.0.0.0/0", "a.name", "0.0.0.0", "224.0.0.1"] {
         let fields = json!({ "addresses": ["192.0.2.7", wrong] });

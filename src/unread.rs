@@ -16,17 +16,53 @@ const NAMED_MAX: usize = 16;
 
 /// What was not read, the first of it by its path.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct UnreadFields {
-    pub(super) paths: Vec<String>,
+pub(crate) struct UnreadFields {
+    paths: Vec<String>,
     /// How many more there are.
-    pub(super) more: usize,
+    more: usize,
+}
+
+impl UnreadFields {
+    /// The paths of the fields, each with what there is to say of it.
+    pub(crate) fn told(self) -> impl Iterator<Item = (String, String)> {
+        let Self { paths, more } = self;
+        let last = paths.len().saturating_sub(1);
+        paths.into_iter().enumerate().map(move |(at, path)| {
+            let mut text = "no such field is followed: it has no effect".to_owned();
+            if at == last && more > 0 {
+                text += &format!(", and so it is with {more} more");
+            }
+            (path, text)
+        })
+    }
+}
+
+/// Reads the `spec` of an object, which may be absent; paths are from the object's root.
+///
+/// # Errors
+/// The first field that is not what is to be read: its path, and what is wrong with it.
+pub(crate) fn read_spec<T: DeserializeOwned>(
+    object: &Value,
+) -> Result<(T, UnreadFields), (String, Error)> {
+    let empty = Value::Object(Map::new());
+    let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
+    let under = |path: &str| format!("spec.{path}");
+    let (read, mut unread) = read(spec).map_err(|error| {
+        let path = match &*error.path().to_string() {
+            "." => "spec".to_owned(),
+            path => under(path),
+        };
+        (path, error.into_inner())
+    })?;
+    unread.paths.iter_mut().for_each(|path| *path = under(path));
+    Ok((read, unread))
 }
 
 /// Reads a value.
 ///
 /// # Errors
 /// It is not what is to be read, and where.
-pub(super) fn read<T: DeserializeOwned>(
+fn read<T: DeserializeOwned>(
     value: &Value,
 ) -> Result<(T, UnreadFields), serde_path_to_error::Error<Error>> {
     let unread = RefCell::default();
