@@ -19,6 +19,7 @@ use crate::model::{
     TargetPort,
 };
 use crate::registry::ShardKey;
+use crate::traffic::HostPattern;
 
 /// Of more services than this that change at once, behind their ports aside, everybody hears without a look at who sees
 /// a difference: nearly everybody would.
@@ -156,13 +157,14 @@ pub trait Sight: Send + Sync {
 }
 
 /// The services that must be looked at together to find out what a change of `hosts` comes to, in either version:
-/// these, what aliases among them stand for, whose short name one of them has in full, and who wants the same addresses
-/// as they.
+/// these, what aliases among them stand for, whose short name one of them has in full, wildcards that hold them, and who
+/// wants the same addresses as they.
 pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
     let mut all = with_targets(versions, hosts);
     // Who is called in short what one of them is called in full.
     let domain = &versions[1].settings.domain;
     all.extend(hosts.iter().map(|host| Hostname::from(format!("{host}.svc.{domain}"))));
+    all.extend(versions.into_iter().flat_map(|context| wildcards_over(context, hosts)));
     let wanted: HashSet<IpAddr> = hosts
         .iter()
         .filter(|host| {
@@ -222,6 +224,21 @@ struct Wants {
 
 /// The ports that a cluster has of a service.
 type PortsOfCluster = Vec<(u16, Protocol)>;
+
+/// Wildcard services that hold one of these hosts: what rules say of a host below is in the routes of their ports.
+fn wildcards_over(context: &PushContext, hosts: &BTreeSet<Hostname>) -> Vec<Hostname> {
+    // No name begins with a character before it.
+    let from = Hostname::from("*");
+    let public = context.services.range(from.clone()..).map(|(host, _)| host);
+    let private = context.private.range(from..).map(|(host, _)| host);
+    let wildcards = |host: &&Hostname| host.as_str().starts_with('*');
+    let all = public.take_while(wildcards).chain(private.take_while(wildcards));
+    let holds = |wildcard: &&Hostname| {
+        let wildcard = HostPattern::of_service(wildcard);
+        hosts.iter().any(|host| wildcard.contains(&HostPattern::of_service(host)))
+    };
+    all.filter(holds).cloned().collect()
+}
 
 fn with_targets(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
     let mut all = hosts.clone();

@@ -48,7 +48,8 @@ const CLUSTERS: [&str; 3] = ["east", "west", "north"];
 const NAMESPACES: [&str; 3] = ["shop", "pay", "web"];
 const SERVICES: [&str; 7] =
     ["a.shop", "b.shop", "a.pay", "c.pay", "db.shop", "alias.pay", "gw.web"];
-const ENTRIES: [&str; 5] = ["a.shop", "ext.example", "db.example", "shop", "c.pay"];
+const ENTRIES: [&str; 6] =
+    ["a.shop", "ext.example", "db.example", "shop", "c.pay", "*.wild.example"];
 const STEPS: usize = 100;
 
 fn pick<T: Copy>(random: &mut StdRng, from: &[T]) -> T {
@@ -222,7 +223,7 @@ fn some_entry(random: &mut StdRng, name: &str) -> RegistryUpdate {
 }
 
 /// Hosts that rules are about: of services, of none, below an entry, and wildcards.
-const RULED: [&str; 8] = [
+const RULED: [&str; 9] = [
     "a.shop.svc.cluster.local",
     "b.shop.svc.cluster.local",
     "db.shop.svc.cluster.local",
@@ -231,6 +232,7 @@ const RULED: [&str; 8] = [
     "none.example",
     "*.example",
     "a.shop",
+    "y.wild.example",
 ];
 
 /// One rule for requests and one for connections, each for some senders.

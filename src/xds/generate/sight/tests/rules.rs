@@ -472,3 +472,41 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     mesh.seen().expect("what was left is gone");
     assert_eq!(mesh.edit("6", to("v5")), None, "now one does again");
 }
+
+#[test]
+fn rules_for_a_host_below_a_wildcard_service_are_in_the_routes_of_its_ports() {
+    let mut mesh = Edited::new();
+    let mut wild =
+        service("wild.shop").with(|service| service.ports = vec![port("http", 8080, 8080)]);
+    let hostname = Hostname::from("*.wild.example");
+    let definition = Arc::make_mut(&mut wild.definition);
+    (definition.hostname, definition.resolution) = (hostname.clone(), Resolution::Passthrough);
+    let tell = |mesh: &mut Edited, record: Option<ServiceRecord>| {
+        mesh.mesh.apply(MeshEvent::Registry(RegistryUpdate {
+            shard: ShardKey::service_entries(),
+            epoch: Epoch(1),
+            change: ShardChange::Reset(Contents {
+                services: [(hostname.clone(), record)].into(),
+                ..Contents::default()
+            }),
+        }));
+        mesh.seen().expect("it differs")
+    };
+    let record = ServiceRecord { service: Arc::new(wild), endpoints: Vec::new().into() };
+    let all = ["pay: 8080", "shop: 8080", "web: 8080"];
+    let _ = tell(&mut mesh, Some(record.clone()));
+    let of = |host: &str, timeout: &str| {
+        let to = json!([{ "destination": { "host": host, "port": { "number": 8080 } } }]);
+        let requests = json!([{ "match": [{ "port": 8080 }], "timeout": timeout, "route": to }]);
+        json!({ "hosts": [host], "http": requests })
+    };
+    let below = |timeout: &str| of("y.wild.example", timeout);
+    for (version, what) in
+        [("1", below("1s")), ("2", below("2s")), ("3", of("z.wild.example", "2s"))]
+    {
+        assert_eq!(routes(&mesh.edit(version, what).expect("it differs")), all, "edit {version}");
+    }
+    let seen = mesh.edit("4", of("y.elsewhere.example", "2s")).expect("the other has gone");
+    assert_eq!(routes(&seen), all, "it has gone");
+    assert_eq!(routes(&mesh.edit("5", below("2s")).expect("it differs")), all, "it is back");
+}
