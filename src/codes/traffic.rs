@@ -85,4 +85,13 @@ elsewhere it holds.";
 One proxy is given 4,096 secrets: certificates of servers, and roots for their clients. What it asks for
 beyond these it is told not to wait for: those servers take no connection, and all others serve. Which they
 are: strait proxy get PROXY.";
+
+    /// What an object multiplies.
+    ROUTES_SURPLUS = "STR1085", "an object has more rules for its hosts than proxies are sent",
+        "Make several objects of it, each with some of the hosts or rules.", "\
+The rules of a VirtualService stand in the routes of each of its hosts, and those of a delegate in the
+place of each rule that delegates to it, so that a small object could have each proxy be sent gigabytes.
+Rules may come to 16 MiB as they are written, counted once for each host, and to 50,000 pairs of
+conditions of rules and their delegates. An object beyond that counts as it was before, if it was; a rule
+that delegates beyond that is as if absent. All other objects hold.";
 }

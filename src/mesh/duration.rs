@@ -66,6 +66,11 @@ fn amount(number: &str, nanos: u64) -> Option<Duration> {
     Some(Duration::from_nanos(total))
 }
 
+/// A limit as Envoy counts it, in whole milliseconds: what is less than one, and not zero, would be none.
+pub fn at_least_a_millisecond(limit: Duration) -> Duration {
+    if limit.is_zero() { limit } else { limit.max(Duration::from_millis(1)) }
+}
+
 /// A duration as an object writes it. One that is none makes the object one that can't be read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WrittenDuration(pub Duration);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::duration::{WrittenDuration, format_duration};
+use super::duration::{WrittenDuration, at_least_a_millisecond, format_duration};
 use crate::model::{RareGroup, unsaid};
 
 /// When a request is tried again.
@@ -133,7 +133,7 @@ impl WrittenRetries {
         });
         let rule = RetryRule {
             attempts,
-            per_try_timeout: self.per_try_timeout.map(|timeout| timeout.0),
+            per_try_timeout: self.per_try_timeout.map(|timeout| at_least_a_millisecond(timeout.0)),
             on: if on.is_empty() { Arc::default() } else { on.into() },
             other_localities: self.retry_remote_localities.unwrap_or_default(),
             ignore_previous: self.retry_ignore_previous_hosts,

@@ -120,6 +120,9 @@ const OF_MANAGERS: &str = "NETWORK_FILTER";
 const OF_CLUSTERS: &str = "CLUSTER";
 const ROUTERS: [&str; 2] = ["envoy.filters.http.router", "envoy.router"];
 
+/// Of how many sorts of proxies one object may speak: each is tried for every proxy.
+const PROXIES_MAX: usize = 64;
+
 impl EnvoyFilter {
     /// Reads an object, with what its owner should know. A patch that isn't followed costs no other.
     ///
@@ -132,9 +135,20 @@ impl EnvoyFilter {
             let text = "name workloads by spec.workloadSelector: a target is not followed";
             return Err(Reason::lost(&codes::ENVOY_FILTER_FIELD, "spec.targetRefs", text));
         }
-        let mut patches = Vec::new();
+        let mut patches: Vec<FilterPatch> = Vec::new();
+        let mut proxies = BTreeSet::new();
         for (at, raw) in raw.config_patches.iter().enumerate() {
-            match FilterPatch::read(at, raw) {
+            let read = FilterPatch::read(at, raw).and_then(|patch| {
+                let Some(wanted) = &patch.proxies else { return Ok(patch) };
+                if proxies.len() == PROXIES_MAX && !proxies.contains(wanted) {
+                    let fact =
+                        format!("an object tells {PROXIES_MAX} sorts of proxies apart at most");
+                    return Err((&codes::ENVOY_FILTER_FIELD, (".match.proxy".to_owned(), fact)));
+                }
+                proxies.insert(Arc::clone(wanted));
+                Ok(patch)
+            });
+            match read {
                 Ok(patch) => patches.push(patch),
                 Err((code, (path, fact))) => {
                     let path = format!("spec.configPatches[{at}]{path}");

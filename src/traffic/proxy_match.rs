@@ -2,11 +2,14 @@
 
 use std::fmt;
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::re2;
 use crate::model::Proxy;
+
+/// How large an expression for a version may be, ready to be tried.
+const PROGRAM_BYTES_MAX: usize = 64 << 10;
 
 /// What a proxy must be; all that is said.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,7 +107,7 @@ impl ProxyMatch {
     /// What it takes to find out for whom it is.
     pub(super) fn finder(&self) -> ProxyFinder {
         let version = self.version.as_ref();
-        ProxyFinder { version: version.and_then(|text| Regex::new(text).ok()) }
+        ProxyFinder { version: version.and_then(|text| compiled(text).ok()) }
     }
 }
 
@@ -127,7 +130,15 @@ impl ProxyFinder {
 fn expression(text: &str) -> Result<(), (String, String)> {
     let fault = |fact: &dyn fmt::Display| (".proxyVersion".to_owned(), format!("{text:?} {fact}"));
     re2::parse(text).map_err(|fact| fault(&fact))?;
-    Regex::new(text).map(drop).map_err(|_| fault(&"is no expression that is followed here"))
+    compiled(text).map(drop).map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => fault(&"is larger than versions need"),
+        _ => fault(&"is no expression that is followed here"),
+    })
+}
+
+/// An expression ready to be tried, in bounded memory: what is there to be kept of each is what somebody writes.
+fn compiled(text: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(text).size_limit(PROGRAM_BYTES_MAX).dfa_size_limit(PROGRAM_BYTES_MAX).build()
 }
 
 fn pair(key: &str, value: &Value) -> Result<(ProxyField, String), (String, String)> {

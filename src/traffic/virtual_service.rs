@@ -4,6 +4,7 @@
 //! Reads an object into the form of [`super::route`]. What Envoy would refuse is left out, with a reason; which object
 //! a host belongs to is decided in [`super::virtual_services`].
 
+mod bound;
 mod claims;
 mod delegation;
 mod http;
@@ -12,11 +13,13 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
+use self::bound::{ROUTED_BYTES_MAX, megabytes, written_len};
 use self::http::Reader;
 use self::raw::{RawDestination, RawHttpRule};
 pub use self::source::Delegate;
@@ -29,6 +32,7 @@ use super::route::{
     TcpRule, place,
 };
 use crate::codes;
+use crate::mesh::at_least_a_millisecond;
 use crate::model::{ExportTo, Namespace, RareGroup, SortedMap, unsaid};
 
 /// A VirtualService, or the part of one that others delegate to.
@@ -59,6 +63,8 @@ pub struct RareRules {
     pub tls: Box<[TcpRule]>,
     /// What becomes of other connections.
     pub tcp: Box<[TcpRule]>,
+    /// Of one that delegates, or that others delegate to: about how many bytes its rules are, written as JSON.
+    pub written_len: usize,
 }
 
 unsaid!(VirtualService: RareRules);
@@ -111,10 +117,12 @@ impl VirtualService {
     ) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawVirtualService>(object)?;
         let namespace = meta.namespace.clone();
-        let gateways: BTreeSet<Arc<str>> =
+        let mut gateways: Vec<Arc<str>> =
             raw.gateways.iter().map(|name| gateway_name(name, &namespace)).collect();
+        let mut before = BTreeSet::new();
+        gateways.retain(|name| before.insert(Arc::clone(name)));
         let gateways: Arc<[Arc<str>]> =
-            if gateways.is_empty() { [MESH.into()].into() } else { gateways.into_iter().collect() };
+            if gateways.is_empty() { [MESH.into()].into() } else { gateways.into() };
         let hosts = hosts(&raw.hosts, &namespace, settings, &mut reasons);
         let is_for_mesh = gateways.iter().any(|gateway| **gateway == *MESH);
         if is_for_mesh && let Some(at) = hosts.iter().position(|host| *host == HostPattern::all()) {
@@ -122,6 +130,19 @@ impl VirtualService {
                 "* would take all requests of sidecars, which it doesn't; at gateways it holds";
             let path = format!("spec.hosts[{at}]");
             reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
+        }
+        let rules =
+            ["http", "tls", "tcp"].into_iter().filter_map(|of| object.pointer("/spec")?.get(of));
+        let written_len: usize = rules.map(written_len).sum();
+        if written_len.saturating_mul(hosts.len()) > ROUTED_BYTES_MAX {
+            let text = format!(
+                "rules of {} for each of {} hosts are more than {} of them all, which proxies are sent of one object: \
+                 make several of it",
+                megabytes(written_len),
+                hosts.len(),
+                megabytes(ROUTED_BYTES_MAX)
+            );
+            return Err(Reason::lost(&codes::ROUTES_SURPLUS, "spec.hosts", text));
         }
         let known = hosts.iter().filter_map(HostPattern::exact).cloned().collect();
         let mut reader = Reader { namespace: &namespace, settings, reasons: &mut reasons, known };
@@ -139,7 +160,8 @@ impl VirtualService {
         }
         let tls = reader.connections(raw.tls, "spec.tls", Some(&hosts));
         let tcp = reader.connections(raw.tcp, "spec.tcp", None);
-        let delegates = delegates.into_iter().collect();
+        let delegates: SortedMap<usize, Delegate> = delegates.into_iter().collect();
+        let written_len = if hosts.is_empty() || !delegates.is_empty() { written_len } else { 0 };
         unreachable(&http, &delegates, &mut reasons);
         let export_to =
             object::export_to(&raw.export_to, &settings.virtual_services_export_to, &namespace);
@@ -150,7 +172,7 @@ impl VirtualService {
             name: Arc::clone(&meta.name),
         });
         let http = http.into();
-        let more = RareRules { delegates, tls, tcp }.into();
+        let more = RareRules { delegates, tls, tcp, written_len }.into();
         let service = Self { meta, origin, hosts, gateways, export_to, http, more };
         Ok((service, reasons))
     }
@@ -174,6 +196,16 @@ impl VirtualService {
 }
 
 impl Reader<'_> {
+    /// How long a request may take. Envoy counts whole milliseconds, and takes less than one for no limit.
+    fn limit(&mut self, written: Duration, path: &str) -> Duration {
+        let counts = at_least_a_millisecond(written);
+        if counts != written {
+            let text = "is less than 1 ms, which counts";
+            self.reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
+        }
+        counts
+    }
+
     /// Rules for connections. Of TLS each needs names, which its hosts hold.
     fn connections(
         &mut self,

@@ -51,6 +51,22 @@ fn reasons_of(bad: Value) -> String {
 }
 
 #[test]
+fn sorts_of_proxies_that_an_object_tells_apart_have_a_bound() {
+    let of = |version: usize| {
+        let mut patch = patch(&format!("f{version}"));
+        patch["match"]["proxy"] = json!({ "proxyVersion": format!("^1.{version}$") });
+        patch
+    };
+    let mut patches: Vec<_> = (0..PROXIES_MAX + 2).map(of).collect();
+    patches.extend([of(0), patch("all")]);
+    let (filter, reasons) = read("shop", "one", &json!({ "configPatches": patches }));
+    assert_eq!(filter.patches.len(), PROXIES_MAX + 2, "those that there are, and for all");
+    let paths: Vec<_> = reasons.iter().map(|reason| reason.path.as_str()).collect();
+    assert_eq!(paths, [64, 65].map(|at| format!("spec.configPatches[{at}].match.proxy")));
+    assert!(reasons[0].text.starts_with("an object tells 64 sorts of proxies apart"));
+}
+
+#[test]
 fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead() {
     let cases = [
         (
@@ -66,6 +82,10 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
         (
             with("match", json!({ "proxy": { "proxyVersion": "1.(" } })),
             "STR1076 .match.proxy.proxyVersion: \"1.(\" has a ( that nothing closes",
+        ),
+        (
+            with("match", json!({ "proxy": { "proxyVersion": "^.{900}a" } })),
+            "STR1076 .match.proxy.proxyVersion: \"^.{900}a\" is larger than versions need",
         ),
         (
             with("match", json!({ "proxy": { "metadata": { "SOME_KEY": "x" } } })),

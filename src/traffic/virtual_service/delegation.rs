@@ -8,6 +8,7 @@ use super::super::route::{
     HttpRoutes, HttpRule, PathMatch, RareConditions, RareTerms, RequestMatch, RulePlace, RuleTerms,
     SourceMatch, TextMatch,
 };
+use super::bound::{JOINED_MAX, ROUTED_BYTES_MAX, megabytes};
 use super::{Delegate, VirtualService};
 use crate::codes;
 use crate::model::Labels;
@@ -24,6 +25,8 @@ impl VirtualService {
             return (HttpRoutes { origin, rules: Arc::clone(&self.http) }, Vec::new());
         }
         let (mut rules, mut reasons) = (Vec::new(), Vec::new());
+        let for_all_hosts = ROUTED_BYTES_MAX / self.hosts.len().max(1);
+        let (mut bytes, mut pairs) = (self.written_len, 0);
         for (at, rule) in self.http.iter().enumerate() {
             let path = format!("spec.http[{at}].delegate");
             let Some(name) = self.delegates.get(&at) else {
@@ -43,6 +46,22 @@ impl VirtualService {
                 reasons.push(Reason::lost(&codes::DELEGATE_MISSING, path, text));
                 continue;
             };
+            let conditions = |rule: &HttpRule| rule.matches.len().max(1);
+            let with_its = [
+                bytes + delegate.written_len,
+                pairs + conditions(rule) * delegate.http.iter().map(conditions).sum::<usize>(),
+            ];
+            if with_its[0] > for_all_hosts || with_its[1] > JOINED_MAX {
+                let text = format!(
+                    "with the rules of {} those of all delegates come to more than {} for all hosts, or {JOINED_MAX} \
+                     pairs of conditions: the rule is as if absent",
+                    delegate.meta,
+                    megabytes(ROUTED_BYTES_MAX)
+                );
+                reasons.push(Reason::lost(&codes::ROUTES_SURPLUS, path, text));
+                continue;
+            }
+            [bytes, pairs] = with_its;
             for (of, its) in delegate.http.iter().enumerate() {
                 if delegate.delegates.contains_key(&of) {
                     let text = format!(

@@ -46,7 +46,7 @@ impl Reader<'_> {
         let matches = matches.map(|(at, raw)| self.request(raw, &format!("{path}.match[{at}]")));
         let mut rule = HttpRule::from(RuleTerms {
             matches: matches.collect(),
-            timeout: raw.timeout.map(|timeout| timeout.0),
+            timeout: raw.timeout.map(|timeout| self.limit(timeout.0, &format!("{path}.timeout"))),
             more: RareTerms { name: raw.name, ..RareTerms::default() }.into(),
             ..RuleTerms::default()
         });

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::codes::Code;
@@ -46,7 +46,7 @@ fn short_names_are_services_of_the_objects_namespace_and_gateways_too() {
     assert_eq!(reasons, []);
     let hosts: Vec<_> = service.hosts.iter().map(ToString::to_string).collect();
     assert_eq!(hosts, ["reviews.shop.svc.cluster.local", "reviews.sales", "*.example.com"]);
-    assert_eq!(*service.gateways, ["edge/gw", "mesh", "shop/gw", "shop/other"].map(Arc::from));
+    assert_eq!(*service.gateways, ["mesh", "shop/gw", "shop/other", "edge/gw"].map(Arc::from));
     let to = &service.http[0].destinations[0];
     assert_eq!(
         (to.host.as_str(), to.port, &*to.subset),
@@ -367,6 +367,46 @@ fn a_delegates_rules_stand_in_the_place_of_the_root() {
         "x.teams.svc.cluster.local",
         "in the delegate's namespace"
     );
+}
+
+#[test]
+fn rules_have_a_bound_counted_for_each_host() {
+    let named = |hosts: usize, body: usize| {
+        let hosts: Vec<_> = (0..hosts).map(|at| format!("h{at}")).collect();
+        let body = "x".repeat(body);
+        json!({ "hosts": hosts, "http": [{ "directResponse": { "status": 200, "body": { "string": body } } }] })
+    };
+    let read = |spec: Value| {
+        VirtualService::read(meta("shop", "one"), &json!({ "spec": spec }), &kind_settings())
+            .map(drop)
+    };
+    read(named(1, 1 << 20)).expect("as large as an object may be, for one host");
+    read(named(16, (1 << 20) - 200)).expect("not more than the bound");
+    let refused = read(named(17, 1 << 20)).expect_err("more");
+    assert_eq!((refused.code, &*refused.path), (&codes::ROUTES_SURPLUS, "spec.hosts"));
+    assert!(
+        refused.text.starts_with("rules of 2 MB for each of 17 hosts are more than 17 MB"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn rules_of_delegates_have_a_bound_counted_for_each_that_delegates() {
+    let of = |delegating: usize, conditions: usize, body: usize| {
+        let root = vec!["{delegate: {name: its, namespace: teams}}"; delegating].join(", ");
+        let matches = vec!["{uri: {prefix: /a}}"; conditions].join(", ");
+        let body = "x".repeat(body);
+        let its = format!(
+            "{{directResponse: {{status: 200, body: {{string: {body}}}}}, match: [{matches}]}}"
+        );
+        let (rules, codes) = delegated(&root, &format!("{{http: [{its}]}}"));
+        assert!(codes.iter().all(|code| *code == &codes::ROUTES_SURPLUS), "{codes:?}");
+        assert_eq!(rules.len() + codes.len(), delegating);
+        rules.len()
+    };
+    assert_eq!(of(20, 1, 1_000_000), 16, "bytes");
+    assert_eq!(of(60, 1_000, 1), 50, "pairs of conditions");
+    assert_eq!(of(60, 10, 1), 60);
 }
 
 #[test]
