@@ -12,11 +12,12 @@
 //! | of a Sidecar, HTTP_PROXY | `ADDRESS_PORT` | the route `http_proxy.PORT` |
 //! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use prost::Message;
 use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
@@ -312,9 +313,14 @@ impl AnyAddress<'_> {
             && let Some(ruled) = rules.of(service.hostname(), port, None)
         {
             let parts = ruled.by_range.into_iter();
-            let parts = parts.filter(|(range, _)| !self.ranges.contains_key(range));
-            chains.extend(parts.map(|(range, filter)| of_range(range, filter)));
+            let parts = parts.filter(|(part, _)| self.is_for(None, *part));
+            chains.extend(parts.map(|(part, filter)| of_range(part, filter)));
         }
+        // Envoy refuses a listener in which two are alike.
+        let mut taken = HashSet::new();
+        chains.retain(|one| {
+            taken.insert(one.filter_chain_match.as_ref().map(Message::encode_to_vec))
+        });
         let rest = match self.rest {
             Some((service, port)) => {
                 let ruled = rules.of(service.hostname(), port, None).and_then(|ruled| ruled.rest);
@@ -342,6 +348,13 @@ impl AnyAddress<'_> {
         Some(if filters.is_empty() { listener } else { detect(settings, filters, listener) })
     }
 
+    /// Whether connections to some addresses are for the services of a range, or for those without one: the narrowest range
+    /// that has them takes them.
+    fn is_for(&self, range: Option<IpNet>, addresses: IpNet) -> bool {
+        let around = self.ranges.keys().filter(|range| range.contains(&addresses));
+        around.max_by_key(|range| range.prefix_len()).copied() == range
+    }
+
     /// The chains of a range that services have. The first of them takes what rules and names leave.
     fn at_range(
         &self,
@@ -364,9 +377,10 @@ impl AnyAddress<'_> {
             } else {
                 Vec::new()
             };
-            named.extend(
-                own.into_iter().filter(|one| taken.insert((one.range, Arc::clone(&one.name)))),
-            );
+            named.extend(own.into_iter().filter(|one| {
+                one.range.is_none_or(|part| self.is_for(Some(range), part))
+                    && taken.insert((one.range, Arc::clone(&one.name)))
+            }));
             if !is_by_name && first.is_none() {
                 first = Some((*service, *port, ruled));
             }
@@ -376,8 +390,9 @@ impl AnyAddress<'_> {
             let whole = wider.max_by_key(|(part, _)| part.prefix_len());
             let whole = whole.map(|(_, filter)| filter.clone()).or(ruled.rest);
             let parts = ruled.by_range.into_iter();
-            let parts = parts.filter(|(part, _)| range.contains(part) && *part != range);
-            let parts = parts.filter(|(part, _)| !self.ranges.contains_key(part));
+            let parts = parts.filter(|(part, _)| {
+                range.contains(part) && *part != range && self.is_for(Some(range), *part)
+            });
             chains.extend(parts.map(|(part, filter)| of_range(part, filter)));
             chains.push(of_range(range, whole.unwrap_or_else(|| rules.to_service(service, port))));
             if port.protocol == Protocol::Auto {
@@ -405,7 +420,10 @@ impl AnyAddress<'_> {
         let mut taken: BTreeSet<(Option<IpNet>, Arc<str>)> =
             others().map(|(host, _)| (None, host.as_str().into())).collect();
         let of_rules = ruled.values().flat_map(|ruled| &ruled.by_name);
-        let of_rules = of_rules.filter(|one| taken.insert((one.range, Arc::clone(&one.name))));
+        let of_rules = of_rules.filter(|one| {
+            one.range.is_none_or(|part| self.is_for(None, part))
+                && taken.insert((one.range, Arc::clone(&one.name)))
+        });
         let mut named: Vec<NamedChain> = of_rules.cloned().collect();
         named.extend(others().map(|(host, (service, port))| {
             NamedChain::new(host.as_str().into(), rules.to_service(service, port))
