@@ -41,7 +41,12 @@ impl EditionIndex {
         if self.index.reads_as(shared) {
             return self.index.take_beside(shared, [&before, own], &self.cluster);
         }
-        let anew = Self::new(self.cluster.clone(), shared, own);
+        // The last good form first, so that it stands in again.
+        let good = self
+            .reports()
+            .filter_map(|(key, report)| Some((ObjectKey::clone(key), report.good()?.0.clone())));
+        let mut anew = Self::new(self.cluster.clone(), shared, &good.collect());
+        anew.refresh(shared, own);
         let changes: TrafficChanges = self.index.changes_to(&anew.index);
         *self = anew;
         let traffic = Arc::new(self.traffic().clone());

@@ -101,6 +101,14 @@ fn an_own_object_keeps_its_last_good_form_and_no_other_objects() {
     assert!(edition.refresh(&empty, &bad).is_none(), "its last good form stays");
     assert!(edition.take_news().iter().any(|(key, _)| &*key.name == "web"));
     assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-own.shop.svc.cluster.local"));
+    // It stays where a setting changes that all objects are read by.
+    let mut settings = kind_settings();
+    settings.virtual_services_export_to = vec![".".to_owned()];
+    let mut shared_anew = shared(&[]);
+    shared_anew.set(settings);
+    let update = edition.refresh(&shared_anew, &bad).expect("all are read again");
+    assert_eq!(led_to(&update.traffic).as_deref(), Some("web-own.shop.svc.cluster.local"));
+    assert!(edition.reports().all(|(_, report)| report.state.refused), "it says so");
     // What the shared store's said by that name is no form of it.
     let mut edition = EditionIndex::new("east".into(), &shared_has, &Collection::default());
     edition.refresh(&empty, &bad);
