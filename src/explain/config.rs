@@ -5,6 +5,7 @@
 //! there may be. Decides nothing itself. A whole list costs a look at every object; nothing is kept.
 
 mod clients;
+mod destinations;
 mod entries;
 mod gateways;
 mod ingresses;

@@ -151,6 +151,17 @@ impl PushContext {
         self.services.values().chain(private)
     }
 
+    /// Those of them that are called by a wildcard.
+    pub fn wildcard_services(&self) -> impl Iterator<Item = &Arc<MergedService>> {
+        // No other name begins with a character before it.
+        let is_wildcard = |host: &Hostname| host.as_str().starts_with('*');
+        let from = || Hostname::from("*")..;
+        let public = self.services.range(from()).take_while(move |(host, _)| is_wildcard(host));
+        let private = self.private.range(from()).take_while(move |(host, _)| is_wildcard(host));
+        let private = private.flat_map(|(_, private)| private.values());
+        public.map(|(_, service)| service).chain(private)
+    }
+
     /// The network of something in `cluster` at `address` that carries `label`, and which rule
     /// decided that.
     pub fn place(

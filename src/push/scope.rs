@@ -227,16 +227,11 @@ type PortsOfCluster = Vec<(u16, Protocol)>;
 
 /// Wildcard services that hold one of these hosts: what rules say of a host below is in the routes of their ports.
 fn wildcards_over(context: &PushContext, hosts: &BTreeSet<Hostname>) -> Vec<Hostname> {
-    // No name begins with a character before it.
-    let from = Hostname::from("*");
-    let public = context.services.range(from.clone()..).map(|(host, _)| host);
-    let private = context.private.range(from..).map(|(host, _)| host);
-    let wildcards = |host: &&Hostname| host.as_str().starts_with('*');
-    let all = public.take_while(wildcards).chain(private.take_while(wildcards));
     let holds = |wildcard: &&Hostname| {
         let wildcard = HostPattern::of_service(wildcard);
         hosts.iter().any(|host| wildcard.contains(&HostPattern::of_service(host)))
     };
+    let all = context.wildcard_services().map(|service| service.hostname());
     all.filter(holds).cloned().collect()
 }
 

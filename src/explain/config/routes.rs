@@ -6,17 +6,15 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied, seen};
-use super::objects::{HostPaths, pointer};
+use super::objects::HostPaths;
 use super::{ConfigView, Finding};
 use crate::aggregate::MergedService;
-use crate::codes::{self, Code};
+use crate::codes;
 use crate::explain::standing::ObjectStanding;
 use crate::mesh::HostSharing;
-use crate::model::{GATEWAY_API, Namespace, Port, Protocol, Resolution};
-use crate::traffic::destination_rule::RuleClient;
+use crate::model::{GATEWAY_API, Namespace, Port, Protocol};
 use crate::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
-use crate::traffic::kept_subsets::KEPT_FOR;
-use crate::traffic::route::{Destination, HttpRule, MESH};
+use crate::traffic::route::{Destination, MESH};
 use crate::traffic::virtual_service::VirtualService;
 use crate::traffic::virtual_services::RoutedService;
 use crate::traffic::{HostPattern, Reason, Selection, TrafficObject};
@@ -30,7 +28,10 @@ fn carries_requests(port: &Port) -> bool {
 }
 
 /// Those of some ports that a rule is for, whose matches name these.
-fn asked(named: impl Iterator<Item = Option<u16>>, ports: &BTreeSet<u16>) -> BTreeSet<u16> {
+pub(super) fn asked(
+    named: impl Iterator<Item = Option<u16>>,
+    ports: &BTreeSet<u16>,
+) -> BTreeSet<u16> {
     let named: Option<BTreeSet<u16>> = named.collect();
     match named.filter(|named| !named.is_empty()) {
         Some(named) => ports.intersection(&named).copied().collect(),
@@ -178,6 +179,14 @@ impl ConfigView<'_> {
             let text = format!("no service is called {host}: there are no connections to it");
             return Some(Reason::lost(&codes::HOST_UNKNOWN, path, text));
         }
+        let mut wildcards = self.context.wildcard_services();
+        let holds = |service: &Arc<MergedService>| {
+            HostPattern::of_service(service.hostname()).contains(host)
+                && service.ports().any(carries_requests)
+        };
+        if wildcards.any(holds) {
+            return None;
+        }
         let text = format!(
             "no service is called {host}: the rules hold for requests to port {PLAIN_PORT} that name it"
         );
@@ -324,7 +333,7 @@ impl ConfigView<'_> {
     }
 
     /// The namespaces whose clients may be led otherwise to a service.
-    fn special_of(&self, host: &str) -> Vec<Namespace> {
+    pub(super) fn special_of(&self, host: &str) -> Vec<Namespace> {
         let rules = self.context.traffic.destination_rules.of(host);
         let mut special: Vec<_> = rules.namespaces().cloned().collect();
         special
@@ -337,197 +346,30 @@ impl ConfigView<'_> {
         special
     }
 
-    /// What is wrong with where a rule for requests leads.
-    pub(super) fn destinations(
-        &self,
-        rule: &HttpRule,
-        path: &str,
-        ports: &BTreeSet<u16>,
-        clients: &Audience,
-        object: &Value,
-    ) -> Vec<Reason> {
-        let mut reasons = Vec::new();
-        let ports = &asked(rule.matches.iter().map(|one| one.port), ports);
-        for to in &rule.destinations {
-            let path = format!("{path}.route[{}].destination", to.index);
-            reasons.extend(self.destination(to, path, ports, clients, "answered 503"));
-        }
-        for mirror in rule.mirrors.iter().flatten() {
-            let to = &mirror.destination;
-            let single = pointer(&format!("{path}.mirror"));
-            let path = match object.pointer(&single) {
-                Some(_) => format!("{path}.mirror"),
-                None => format!("{path}.mirrors[{}].destination", to.index),
-            };
-            reasons.extend(self.destination(to, path, ports, clients, "dropped"));
-        }
-        reasons
-    }
-
-    /// What is wrong with a destination, for whom. `answer` is what becomes of what goes there.
-    pub(super) fn destination(
-        &self,
-        to: &Destination,
-        path: String,
-        ports: &BTreeSet<u16>,
-        clients: &Audience,
-        answer: &str,
-    ) -> Vec<Reason> {
-        if to.invalid {
-            // Said where it was read.
-            return Vec::new();
-        }
-        let host = to.host.as_str();
-        let mut asked = clients.clone();
-        if clients.contains(&Namespace::default()) {
-            asked.extend(self.special_of(host));
-            asked.extend(self.special_of(self.context.aliases.target(&to.host).as_str()));
-        }
-        let mut wrong: BTreeMap<(&'static str, String), (&'static Code, Audience)> =
-            BTreeMap::new();
-        for namespace in &asked {
-            if let Some((code, text)) = self.misled(to, ports, namespace) {
-                let (_, whose) = wrong.entry((code.id, text)).or_insert((code, Audience::new()));
-                whose.insert(namespace.clone());
-            }
-        }
-        let reasons = wrong.into_iter().map(|((_, text), (code, whose))| {
-            let whose = of_clients(&whose, &asked);
-            Reason::lost(code, &*path, format!("{text}{whose}: what goes there is {answer}"))
-        });
-        reasons.collect()
-    }
-
-    /// Why clients of a namespace don't get to a destination.
-    fn misled(
-        &self,
-        to: &Destination,
-        ports: &BTreeSet<u16>,
-        namespace: &Namespace,
-    ) -> Option<(&'static Code, String)> {
-        let host = to.host.as_str();
-        let Some(service) = seen(self.context, host, namespace) else {
-            if self.context.service(host, namespace).is_some() {
-                let text = format!("{host} is hidden by its exportTo");
-                return Some((&codes::DESTINATION_HIDDEN, text));
-            }
-            let text = format!("there is no service {host}");
-            return self.is_none(host).then_some((&codes::DESTINATION_UNKNOWN, text));
-        };
-        if matches!(service.primary.resolution, Resolution::Alias(_)) {
-            return self.misled_by_alias(to, service, namespace);
-        }
-        let has: Vec<u16> = proxied(service).map(|port| port.number).collect();
-        let list = || has.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-        let called = |name: &str| proxied(service).find(|port| *port.name == *name);
-        let named = Some(&*to.port_name).filter(|name| !name.is_empty());
-        let number = to.port.or(named.and_then(called).map(|port| port.number));
-        if let (None, Some(name)) = (number, named) {
-            let text = format!("{host} has no port called {name}; it has {}", list());
-            return Some((&codes::DESTINATION_PORT, text));
-        }
-        let mut partly = None;
-        let port = match (number, &*has) {
-            (Some(port), _) if !has.contains(&port) => {
-                let text = format!("{host} has no port {port}; it has {}", list());
-                return Some((&codes::DESTINATION_PORT, text));
-            }
-            (Some(port), _) => Some(port),
-            (None, [only]) => Some(*only),
-            (None, _) => {
-                let shared = ports.iter().find(|port| has.contains(port));
-                if shared.is_none() && !ports.is_empty() {
-                    let text = format!(
-                        "no port is named, and {host} has several: {}, none of them that of the host",
-                        list()
-                    );
-                    return Some((&codes::DESTINATION_PORT, text));
-                }
-                let lacks: Vec<_> = ports.iter().filter(|port| !has.contains(port)).collect();
-                if !lacks.is_empty() {
-                    let lacks = lacks.into_iter().map(u16::to_string).collect::<Vec<_>>();
-                    let text = format!(
-                        "no port is named, and {host} has several: {}, which who calls port {} of the host doesn't come to",
-                        list(),
-                        lacks.join(", ")
-                    );
-                    partly = Some((&codes::DESTINATION_PORT, text));
-                }
-                shared.copied()
-            }
-        };
-        if to.subset.is_empty() || port.is_none() {
-            return partly;
-        }
-        let rules = self.context.traffic.destination_rules.of(host);
-        let client = RuleClient { namespace, selection: &Selection::default() };
-        let subset = &to.subset;
-        let text = match rules.rule(client, &service.primary.namespace) {
-            Some(rule) => {
-                let text =
-                    format!("DestinationRule {} of {host} has no subset {subset}", rule.meta());
-                match rule.subsets.get(subset) {
-                    Some(found) if !found.is_kept => return partly,
-                    Some(_) => {
-                        format!("{text} any more, and keeps it for {} s", KEPT_FOR.as_secs())
-                    }
-                    None => text,
-                }
-            }
-            None if !self.services_known => return None,
-            None => format!("no DestinationRule of {host} holds, so there is no subset {subset}"),
-        };
-        Some((&codes::SUBSET_UNKNOWN, text))
-    }
-
-    /// The same of a destination that is another name of a service.
-    fn misled_by_alias(
-        &self,
-        to: &Destination,
-        alias: &MergedService,
-        namespace: &Namespace,
-    ) -> Option<(&'static Code, String)> {
-        let (host, port_name) = (&to.host, &to.port_name);
-        let target = self.context.target(host, namespace);
-        let Some(service) = self.context.service(target.as_str(), namespace) else {
-            let text = format!("{host} is another name of {target}, and there is no such service");
-            return self.is_none(target.as_str()).then_some((&codes::DESTINATION_UNKNOWN, text));
-        };
-        if matches!(service.primary.resolution, Resolution::Alias(_)) {
-            let text = format!("{host} is another name, and in the end of itself");
-            return Some((&codes::DESTINATION_UNKNOWN, text));
-        }
-        // Its own ports come first where none is named by its number.
-        let own = alias.ports().filter(|port| port.protocol != Protocol::Udp);
-        let own: Vec<_> =
-            own.filter(|port| port_name.is_empty() || port.name == *port_name).collect();
-        let own = match &*own {
-            [only] => Some(only.number),
-            _ => None,
-        };
-        let to = Destination { host: target.clone(), port: to.port.or(own), ..to.clone() };
-        let (code, text) = self.misled(&to, &BTreeSet::new(), namespace)?;
-        Some((code, format!("{host} is another name of {target}: {text}")))
-    }
-
     /// A VirtualService whose rules hold in the place of others.
     fn delegate(&self, service: &VirtualService, object: &Value) -> Finding {
         let key = crate::model::WorkloadKey {
             namespace: service.meta.namespace.clone(),
             name: Arc::clone(&service.meta.name),
         };
-        let is_root = |root: &&Arc<VirtualService>| {
-            let visible = root.meta.namespace == service.meta.namespace
-                || service.export_to.visible_to(&root.meta.namespace);
-            visible && root.delegates.values().any(|one| *one == key)
+        let is_root = |root: &&Arc<VirtualService>| root.delegates.values().any(|one| *one == key);
+        let is_hidden = |root: &&Arc<VirtualService>| {
+            root.meta.namespace != service.meta.namespace
+                && !service.export_to.visible_to(&root.meta.namespace)
         };
         let all = self.reports.traffic.values().filter_map(|report| match report.good() {
             Some((_, TrafficObject::VirtualService(service))) => Some(service),
             _ => None,
         });
-        let roots: Vec<_> = all.filter(is_root).collect();
+        let (hidden, roots): (Vec<_>, Vec<_>) = all.filter(is_root).partition(is_hidden);
         if roots.is_empty() {
-            let text = "no rule delegates to it, and it names no host";
+            let text = match hidden.first() {
+                Some(root) => format!(
+                    "VirtualService {} delegates to it, and it is not exported there",
+                    root.meta
+                ),
+                None => "no rule delegates to it, and it names no host".to_owned(),
+            };
             return Finding::unused(&codes::DELEGATE_UNUSED, "spec.hosts", text);
         }
         let services = &self.context.traffic.virtual_services;

@@ -98,12 +98,8 @@ impl<'a> Lens<'a> {
         if is_ruled(&before) || is_ruled(&now) {
             // Hosts that only rules know.
             routes.insert("80".into());
-            let wildcards = |context: &Arc<PushContext>| -> Vec<u16> {
-                let all =
-                    context.all_services().filter(|one| one.hostname().as_str().starts_with('*'));
-                all.flat_map(|one| one.ports().map(|port| port.number)).collect()
-            };
-            let wildcards = whole.iter().flat_map(|context| wildcards(context));
+            let wildcards = whole.iter().flat_map(|context| context.wildcard_services());
+            let wildcards = wildcards.flat_map(|one| one.ports().map(|port| port.number));
             routes.extend(wildcards.map(|port| port.to_string().into()));
         }
         // What a Sidecar's proxy may be asked for is of all ports.
