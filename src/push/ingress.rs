@@ -2,7 +2,7 @@
 //!
 //! Owns the outline alone. Listeners, routes and upstream clusters are made of it where those of sidecars are made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::context::PushContext;
@@ -97,9 +97,11 @@ impl<'a> IngressOutline<'a> {
     fn served(&self) -> impl Iterator<Item = &'a Arc<RoutedService>> {
         let servers =
             self.ports.iter().flat_map(|port| port.http.iter().chain(&port.tcp).chain(&port.tls));
-        servers.flat_map(|server| {
+        let serving = servers.flat_map(|server| {
             let serves = move |one: &&Arc<RoutedService>| !server.hosts_of(&one.service).is_empty();
             self.bound(server).filter(serves)
-        })
+        });
+        let mut found = HashSet::new();
+        serving.filter(move |one| found.insert(Arc::as_ptr(one)))
     }
 }

@@ -12,7 +12,7 @@ use crate::model::Proxy;
 const PROGRAM_BYTES_MAX: usize = 64 << 10;
 
 /// What a proxy must be; all that is said.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProxyMatch {
     /// An expression for what is found in the version of its Istio agent. A proxy without one has none.
     version: Option<String>,

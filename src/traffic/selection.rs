@@ -102,10 +102,13 @@ impl Selectors {
 
     /// What a proxy with these labels is of what rules ask.
     pub fn of_proxy(&self, proxy: &Proxy, labels: &Labels) -> Selection {
-        let asked = self.proxies.iter().filter(|((namespace, wanted), one)| {
-            namespace.as_ref().is_none_or(|one| one == proxy.namespace())
-                && one.finder.finds(wanted, proxy)
-        });
+        let of = |namespace: Option<Namespace>| {
+            let first = (namespace.clone(), Arc::<ProxyMatch>::default());
+            let all = self.proxies.range(first..);
+            all.take_while(move |((one, _), _)| *one == namespace)
+        };
+        let asked = of(None).chain(of(Some(proxy.namespace().clone())));
+        let asked = asked.filter(|((_, wanted), one)| one.finder.finds(wanted, proxy));
         let asked = asked.map(|((_, wanted), _)| Arc::clone(wanted)).collect();
         self.selection(proxy.namespace(), labels).of_proxy(asked)
     }
@@ -133,8 +136,10 @@ impl Selectors {
 
     /// Those of what has the labels and is in that namespace.
     pub fn selection(&self, namespace: &Namespace, labels: &Labels) -> Selection {
-        let own = self.own.get(namespace).into_iter().flat_map(|own| own.keys());
-        let all = own.chain(self.everywhere.keys());
+        // There may be thousands: those are looked at of which the first label is among these.
+        let beginning = |all| labels.iter().flat_map(move |label| beginning_with(all, label));
+        let own = self.own.get(namespace).into_iter().flat_map(beginning);
+        let all = own.chain(beginning(&self.everywhere));
         let is_selecting = |selector: &&RuleSelector| {
             selector.iter().all(|(key, value)| labels.get(key) == Some(value))
         };
@@ -179,8 +184,23 @@ impl Selectors {
     }
 }
 
+/// The selectors of which that label is the first.
+fn beginning_with<'a>(
+    all: &'a OrdMap<RuleSelector, usize>,
+    (key, value): (&'a Arc<str>, &'a Arc<str>),
+) -> impl Iterator<Item = &'a RuleSelector> {
+    // It comes ahead of those that have more labels behind it.
+    let alone = Arc::new([(Arc::clone(key), Arc::clone(value))].into_iter().collect());
+    let all = (!all.is_empty()).then(|| all.range::<_, RuleSelector>(alone..));
+    let selectors = all.into_iter().flatten().map(|(selector, _)| selector);
+    selectors.take_while(move |selector| selector.iter().next() == Some((key, value)))
+}
+
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
     use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -204,5 +224,35 @@ mod tests {
         assert!(!selectors.remove(Some(&"shop".into()), &v1));
         assert!(selectors.remove(Some(&"shop".into()), &v1));
         assert!(!selectors.selection(&"shop".into(), &pod).contains(&v1));
+    }
+
+    #[test]
+    fn selectors_are_found_by_their_first_label_as_by_a_look_at_all() {
+        let mut random = StdRng::seed_from_u64(1);
+        let some = |random: &mut StdRng, least: usize| {
+            let mut pairs = Vec::new();
+            while pairs.len() < least || random.random_ratio(1, 2) {
+                let key = ["a", "app", "b", "version"][random.random_range(0..4)];
+                pairs.push((key, ["", "1", "2"][random.random_range(0..3)]));
+            }
+            pairs.iter().copied().collect::<BTreeMap<_, _>>()
+        };
+        let labels = |some: BTreeMap<&str, &str>| -> Labels {
+            some.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
+        };
+        for _ in 0..200 {
+            let mut selectors = Selectors::default();
+            let all: Vec<_> = (0..20).map(|_| Arc::new(labels(some(&mut random, 1)))).collect();
+            for (at, selector) in all.iter().enumerate() {
+                let namespace = (at % 2 == 0).then(|| "shop".into());
+                selectors.add(namespace.as_ref(), Arc::clone(selector));
+            }
+            let pod = labels(some(&mut random, 0));
+            let found = selectors.selection(&"shop".into(), &pod);
+            for selector in &all {
+                let selects = crate::model::labels_match(selector, &pod);
+                assert_eq!(found.contains(selector), selects, "{selector:?} of {pod:?}");
+            }
+        }
     }
 }

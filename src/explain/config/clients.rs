@@ -116,11 +116,9 @@ pub(super) fn all_seen<'a>(
         HostPattern::Exact(host) => seen(context, host.as_str(), namespace).into_iter().collect(),
         HostPattern::Under(_) => {
             let all = context.services_of(namespace).map(|service| &**service);
-            all.filter(|one| {
-                host.contains(&HostPattern::of_service(one.hostname()))
-                    && one.primary.export_to.visible_to(namespace)
-            })
-            .collect()
+            // A wildcard service is under it by its name, too.
+            let all = all.filter(|one| host.matches(one.hostname().as_str()));
+            all.filter(|one| one.primary.export_to.visible_to(namespace)).collect()
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Nothing is found there but what rules say: no service has a route of its own, and another host gets 404.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
@@ -188,6 +188,8 @@ where
     'a: 'p,
 {
     let mut hosts = BTreeMap::<&HostPattern, ServedHost<'a>>::new();
+    // An object may name thousands of Gateways, as the joined rules of Ingresses do: at all of one port they are the same.
+    let mut known = HashMap::<(*const RoutedService, u16, bool), Arc<RouteList>>::new();
     for placed in servers {
         let served = placed.server.port;
         let start = |port| ServedHost { port, ..ServedHost::default() };
@@ -199,9 +201,16 @@ where
             let token_rules = ingress.token_rules;
             let gateway = Some(&placed.gateway.name);
             let is_tls = matches!(placed.server.protocol, ServerProtocol::Https(_));
-            let entrance =
-                RouteEntrance { gateway, port: served, is_tls, token_rules, is_library: false };
-            let list = list(ingress.context, class, entrance, routed, kept);
+            let at = (Arc::as_ptr(routed), served, is_tls);
+            let list = known.get(&at).cloned().unwrap_or_else(|| {
+                let entrance =
+                    RouteEntrance { gateway, port: served, is_tls, token_rules, is_library: false };
+                let list = list(ingress.context, class, entrance, routed, kept);
+                if routed.sources().all(|source| source.gateways.is_empty()) {
+                    known.insert(at, Arc::clone(&list));
+                }
+                list
+            });
             if list.bytes.is_empty() {
                 continue;
             }
@@ -209,7 +218,10 @@ where
                 let host = hosts.entry(host).or_insert_with(|| start(served));
                 host.redirects |= placed.server.https_redirect;
                 // Several servers, and several Gateways that an object names, may lead here.
-                let is_same = |other: &ServedRules<'_>| other.list.bytes == list.bytes;
+                let is_same = |other: &ServedRules<'_>| {
+                    Arc::ptr_eq(&other.list, &list)
+                        || (other.list.digest == list.digest && other.list.bytes == list.bytes)
+                };
                 if !host.lists.iter().any(is_same) {
                     let (gateway, list) = (&placed.gateway.name, Arc::clone(&list));
                     host.lists.push(ServedRules { routed, gateway, list });
