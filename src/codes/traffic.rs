@@ -89,9 +89,9 @@ are: strait proxy get PROXY.";
     /// What an object multiplies.
     ROUTES_SURPLUS = "STR1085", "an object has more rules for its hosts than proxies are sent",
         "Make several objects of it, each with some of the hosts or rules.", "\
-The rules of a VirtualService stand in the routes of each of its hosts, and those of a delegate in the
-place of each rule that delegates to it, so that a small object could have each proxy be sent gigabytes.
-Rules may come to 16 MiB as they are written, counted once for each host, and to 50,000 pairs of
-conditions of rules and their delegates. An object beyond that counts as it was before, if it was; a rule
-that delegates beyond that is as if absent. All other objects hold.";
+What a rule of a VirtualService does is sent with each of its conditions, rules are sent for each of its
+hosts, and those of a delegate for each rule that delegates to it, so that a small object could have each
+proxy be sent gigabytes. Rules may come to 16 MiB as they are written, each part counted as often as it is
+sent, and to 50,000 pairs of conditions of rules and their delegates. An object beyond that counts as it
+was before, if it was; a rule that delegates beyond that is as if absent. All other objects hold.";
 }

@@ -19,7 +19,8 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
-use self::bound::{ROUTED_BYTES_MAX, megabytes, written_len};
+pub use self::bound::RuleLength;
+use self::bound::{ROUTED_BYTES_MAX, megabytes};
 use self::http::Reader;
 use self::raw::{RawDestination, RawHttpRule};
 pub use self::source::Delegate;
@@ -63,8 +64,8 @@ pub struct RareRules {
     pub tls: Box<[TcpRule]>,
     /// What becomes of other connections.
     pub tcp: Box<[TcpRule]>,
-    /// Of one that delegates, or that others delegate to: about how many bytes its rules are, written as JSON.
-    pub written_len: usize,
+    /// Of one that delegates, or that others delegate to: how long each of [`VirtualService::http`] is.
+    pub lengths: Box<[RuleLength]>,
 }
 
 unsaid!(VirtualService: RareRules);
@@ -131,18 +132,21 @@ impl VirtualService {
             let path = format!("spec.hosts[{at}]");
             reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
         }
-        let rules =
-            ["http", "tls", "tcp"].into_iter().filter_map(|of| object.pointer("/spec")?.get(of));
-        let written_len: usize = rules.map(written_len).sum();
-        if written_len.saturating_mul(hosts.len()) > ROUTED_BYTES_MAX {
+        let lengths = |of: &str| {
+            let rules = object.pointer(&format!("/spec/{of}")).and_then(Value::as_array);
+            rules.into_iter().flatten().map(RuleLength::of)
+        };
+        let all = lengths("http").chain(lengths("tls")).chain(lengths("tcp"));
+        let all = all.map(|rule| rule.routed()).fold(0, usize::saturating_add);
+        let all = all.saturating_mul(hosts.len());
+        if all > ROUTED_BYTES_MAX {
             let text = format!(
-                "rules of {} for each of {} hosts are more than {} of them all, which proxies are sent of one object: \
-                 make several of it",
-                megabytes(written_len),
+                "its rules come to {} as routes of {} hosts, and proxies are sent {} of one object: make several of it",
+                megabytes(all),
                 hosts.len(),
                 megabytes(ROUTED_BYTES_MAX)
             );
-            return Err(Reason::lost(&codes::ROUTES_SURPLUS, "spec.hosts", text));
+            return Err(Reason::lost(&codes::ROUTES_SURPLUS, "spec", text));
         }
         let known = hosts.iter().filter_map(HostPattern::exact).cloned().collect();
         let mut reader = Reader { namespace: &namespace, settings, reasons: &mut reasons, known };
@@ -161,7 +165,8 @@ impl VirtualService {
         let tls = reader.connections(raw.tls, "spec.tls", Some(&hosts));
         let tcp = reader.connections(raw.tcp, "spec.tcp", None);
         let delegates: SortedMap<usize, Delegate> = delegates.into_iter().collect();
-        let written_len = if hosts.is_empty() || !delegates.is_empty() { written_len } else { 0 };
+        let delegation = hosts.is_empty() || !delegates.is_empty();
+        let lengths = if delegation { lengths("http").collect() } else { Box::default() };
         unreachable(&http, &delegates, &mut reasons);
         let export_to =
             object::export_to(&raw.export_to, &settings.virtual_services_export_to, &namespace);
@@ -172,7 +177,7 @@ impl VirtualService {
             name: Arc::clone(&meta.name),
         });
         let http = http.into();
-        let more = RareRules { delegates, tls, tcp, written_len }.into();
+        let more = RareRules { delegates, tls, tcp, lengths }.into();
         let service = Self { meta, origin, hosts, gateways, export_to, http, more };
         Ok((service, reasons))
     }
@@ -331,10 +336,11 @@ fn hosts(
     reasons: &mut Vec<Reason>,
 ) -> Box<[HostPattern]> {
     let mut hosts: Vec<HostPattern> = Vec::with_capacity(raw.len());
+    let mut before = BTreeSet::new();
     for (at, text) in raw.iter().enumerate() {
         let path = format!("spec.hosts[{at}]");
         match HostPattern::parse(text, namespace.as_str(), &settings.domain) {
-            Ok(host) if hosts.contains(&host) => {
+            Ok(host) if !before.insert(host.clone()) => {
                 let text = format!("{host} is there already");
                 reasons.push(Reason::warning(&codes::ROUTE_HOST_INVALID, path, text));
             }

@@ -26,7 +26,9 @@ impl VirtualService {
         }
         let (mut rules, mut reasons) = (Vec::new(), Vec::new());
         let for_all_hosts = ROUTED_BYTES_MAX / self.hosts.len().max(1);
-        let (mut bytes, mut pairs) = (self.written_len, 0);
+        let own =
+            self.lengths.iter().enumerate().filter(|(at, _)| !self.delegates.contains_key(at));
+        let (mut bytes, mut pairs) = (own.map(|(_, rule)| rule.routed()).sum::<usize>(), 0);
         for (at, rule) in self.http.iter().enumerate() {
             let path = format!("spec.http[{at}].delegate");
             let Some(name) = self.delegates.get(&at) else {
@@ -46,11 +48,13 @@ impl VirtualService {
                 reasons.push(Reason::lost(&codes::DELEGATE_MISSING, path, text));
                 continue;
             };
-            let conditions = |rule: &HttpRule| rule.matches.len().max(1);
-            let with_its = [
-                bytes + delegate.written_len,
-                pairs + conditions(rule) * delegate.http.iter().map(conditions).sum::<usize>(),
-            ];
+            let mut with_its = [bytes, pairs];
+            if let Some(length) = self.lengths.get(at) {
+                for its in &delegate.lengths {
+                    with_its[0] = with_its[0].saturating_add(length.joined(its));
+                    with_its[1] += length.count * its.count;
+                }
+            }
             if with_its[0] > for_all_hosts || with_its[1] > JOINED_MAX {
                 let text = format!(
                     "with the rules of {} those of all delegates come to more than {} for all hosts, or {JOINED_MAX} \

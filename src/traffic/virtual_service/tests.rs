@@ -370,43 +370,54 @@ fn a_delegates_rules_stand_in_the_place_of_the_root() {
 }
 
 #[test]
-fn rules_have_a_bound_counted_for_each_host() {
-    let named = |hosts: usize, body: usize| {
+fn rules_have_a_bound_counted_for_each_host_and_condition() {
+    let read = |hosts: usize, matches: usize, body: usize| {
         let hosts: Vec<_> = (0..hosts).map(|at| format!("h{at}")).collect();
-        let body = "x".repeat(body);
-        json!({ "hosts": hosts, "http": [{ "directResponse": { "status": 200, "body": { "string": body } } }] })
-    };
-    let read = |spec: Value| {
+        let matches: Vec<_> =
+            (0..matches).map(|at| json!({ "uri": { "exact": format!("/{at}") } })).collect();
+        let body = json!({ "status": 200, "body": { "string": "x".repeat(body) } });
+        let spec =
+            json!({ "hosts": hosts, "http": [{ "match": matches, "directResponse": body }] });
         VirtualService::read(meta("shop", "one"), &json!({ "spec": spec }), &kind_settings())
-            .map(drop)
     };
-    read(named(1, 1 << 20)).expect("as large as an object may be, for one host");
-    read(named(16, (1 << 20) - 200)).expect("not more than the bound");
-    let refused = read(named(17, 1 << 20)).expect_err("more");
-    assert_eq!((refused.code, &*refused.path), (&codes::ROUTES_SURPLUS, "spec.hosts"));
-    assert!(
-        refused.text.starts_with("rules of 2 MB for each of 17 hosts are more than 17 MB"),
-        "{refused}"
-    );
+    read(1, 1, 1 << 20).expect("as large as an object may be, for one host");
+    read(16, 1, (1 << 20) - 500).expect("not more than the bound");
+    read(100, 100, 100).expect("nothing out of the way");
+    for (hosts, matches, body) in [(17, 1, 1 << 20), (1, 17, 1 << 20), (300, 300, 200)] {
+        let refused = read(hosts, matches, body).expect_err("more");
+        assert_eq!((refused.code, &*refused.path), (&codes::ROUTES_SURPLUS, "spec"));
+        let told =
+            format!(" as routes of {hosts} hosts, and proxies are sent 17 MB of one object: ");
+        assert!(refused.text.contains(&told), "{refused}");
+    }
+    let names = vec!["a.example"; 1_000];
+    let subnets = vec!["10.0.0.0/8"; 1_000];
+    let to = json!([{ "destination": { "host": "a" } }]);
+    let tls =
+        json!([{ "match": [{ "sniHosts": names, "destinationSubnets": subnets }], "route": to }]);
+    let object = json!({ "spec": { "hosts": ["a.example"], "tls": tls } });
+    let refused = VirtualService::read(meta("shop", "one"), &object, &kind_settings());
+    assert_eq!(refused.expect_err("a million chains").code, &codes::ROUTES_SURPLUS);
 }
 
 #[test]
 fn rules_of_delegates_have_a_bound_counted_for_each_that_delegates() {
-    let of = |delegating: usize, conditions: usize, body: usize| {
-        let root = vec!["{delegate: {name: its, namespace: teams}}"; delegating].join(", ");
-        let matches = vec!["{uri: {prefix: /a}}"; conditions].join(", ");
+    let of = |delegating: usize, conditions: [usize; 2], body: usize| {
+        let matches = |count| format!("match: [{}]", vec!["{uri: {prefix: /a}}"; count].join(", "));
+        let [root, its] = conditions.map(matches);
+        let root = format!("{{delegate: {{name: its, namespace: teams}}, {root}}}");
+        let root = vec![root; delegating].join(", ");
         let body = "x".repeat(body);
-        let its = format!(
-            "{{directResponse: {{status: 200, body: {{string: {body}}}}}, match: [{matches}]}}"
-        );
+        let its = format!("{{directResponse: {{status: 200, body: {{string: {body}}}}}, {its}}}");
         let (rules, codes) = delegated(&root, &format!("{{http: [{its}]}}"));
         assert!(codes.iter().all(|code| *code == &codes::ROUTES_SURPLUS), "{codes:?}");
         assert_eq!(rules.len() + codes.len(), delegating);
         rules.len()
     };
-    assert_eq!(of(20, 1, 1_000_000), 16, "bytes");
-    assert_eq!(of(60, 1_000, 1), 50, "pairs of conditions");
-    assert_eq!(of(60, 10, 1), 60);
+    assert_eq!(of(20, [1, 1], 1_000_000), 16, "bytes");
+    assert_eq!(of(4, [3, 2], 1_000_000), 2, "bytes of six routes each");
+    assert_eq!(of(60, [1, 1_000], 1), 50, "pairs of conditions");
+    assert_eq!(of(60, [2, 5], 1), 60);
 }
 
 #[test]
