@@ -2,6 +2,10 @@
 
 pub(super) mod bytes;
 
+use std::cell::OnceCell;
+use std::collections::HashMap;
+
+use crate::push::ingress::IngressOutline;
 use crate::traffic::gateway::ServerProtocol;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
 
@@ -34,20 +38,59 @@ fn with_bind(name: String, port: &GatewayPort<'_>) -> String {
     }
 }
 
-/// The servers whose routes have that name: all in plain text of a port, or the one whose own they are. Two of a Gateway
-/// whose ports are called alike have them together.
-pub(super) fn servers_of<'p, 'a>(
-    ports: &'p [GatewayPort<'a>],
-    name: &str,
-) -> Option<(&'p GatewayPort<'a>, Vec<&'p PlacedServer<'a>>)> {
-    ports.iter().find_map(|port| {
-        if !port.http.is_empty() && http_route_name(port) == name {
-            return Some((port, port.http.iter().collect()));
+/// What a router takes in, and its servers by the names of their routes.
+pub(super) struct NamedIngress<'a> {
+    pub(super) outline: IngressOutline<'a>,
+    places: OnceCell<HashMap<String, ServersPlace>>,
+}
+
+/// Where servers are among the ports of a router.
+struct ServersPlace {
+    port: usize,
+    /// Those in TLS; `None` for all in plain text.
+    tls: Option<Vec<usize>>,
+}
+
+impl<'a> NamedIngress<'a> {
+    pub(super) fn new(outline: IngressOutline<'a>) -> Self {
+        Self { outline, places: OnceCell::new() }
+    }
+
+    /// The servers whose routes have that name: all in plain text of a port, or the one whose own they are. Two of a Gateway
+    /// whose ports are called alike have them together.
+    pub(super) fn servers_of(
+        &self,
+        name: &str,
+    ) -> Option<(&GatewayPort<'a>, Vec<&PlacedServer<'a>>)> {
+        let place = self.places.get_or_init(|| places(&self.outline.ports)).get(name)?;
+        let port = &self.outline.ports[place.port];
+        let servers = match &place.tls {
+            None => port.http.iter().collect(),
+            Some(all) => all.iter().map(|at| &port.tls[*at]).collect(),
+        };
+        Some((port, servers))
+    }
+}
+
+fn places(ports: &[GatewayPort<'_>]) -> HashMap<String, ServersPlace> {
+    let mut places = HashMap::new();
+    for (at, port) in ports.iter().enumerate() {
+        if !port.http.is_empty() {
+            let place = ServersPlace { port: at, tls: None };
+            places.entry(http_route_name(port)).or_insert(place);
         }
-        let takes_requests =
-            |one: &&PlacedServer<'_>| matches!(one.server.protocol, ServerProtocol::Https(_));
-        let https = port.tls.iter().filter(takes_requests);
-        let found: Vec<_> = https.filter(|one| https_route_name(port, one) == name).collect();
-        (!found.is_empty()).then_some((port, found))
-    })
+        let takes_requests = |(_, one): &(usize, &PlacedServer<'_>)| {
+            matches!(one.server.protocol, ServerProtocol::Https(_))
+        };
+        for (number, placed) in port.tls.iter().enumerate().filter(takes_requests) {
+            let name = https_route_name(port, placed);
+            let place = places
+                .entry(name)
+                .or_insert_with(|| ServersPlace { port: at, tls: Some(Vec::new()) });
+            if let Some(all) = place.tls.as_mut().filter(|_| place.port == at) {
+                all.push(number);
+            }
+        }
+    }
+    places
 }

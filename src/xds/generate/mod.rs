@@ -32,6 +32,7 @@ mod tests;
 mod tls;
 mod walk;
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -43,6 +44,7 @@ use self::common::{SharedResources, list, own_domain, sort};
 pub(in crate::xds::generate) use self::encoding::{
     any, duration, encode, nested, seconds, struct_of,
 };
+use self::ingress::NamedIngress;
 use self::library::LibraryConfig;
 pub use self::rds::HeldRoutes;
 use self::spans::SpanReport;
@@ -78,6 +80,8 @@ pub struct ProxyConfig<'a> {
     last_whole: Option<Arc<Resource>>,
     /// Where pieces of a router's routes are held until these are made again.
     held_routes: Option<&'a HeldRoutes>,
+    /// What it takes in, once that is asked.
+    ingress: OnceCell<Option<NamedIngress<'a>>>,
 }
 
 impl<'a> ProxyConfig<'a> {
@@ -100,6 +104,7 @@ impl<'a> ProxyConfig<'a> {
             hosts_apart: false,
             last_whole: None,
             held_routes: None,
+            ingress: OnceCell::new(),
         }
     }
 
@@ -134,19 +139,25 @@ impl<'a> ProxyConfig<'a> {
     }
 
     /// What it takes in as Gateways say, where it is a router and no east-west gateway.
-    fn ingress(&self) -> Option<IngressOutline<'a>> {
+    fn ingress(&self) -> Option<&NamedIngress<'a>> {
         let is_one = self.proxy.kind == ProxyType::Router && self.east_west_port.is_none();
-        is_one.then(|| {
+        let made = || {
             let (context, proxy) = (self.context, self.proxy);
             let served = self.cache.served(context, &proxy.cluster, proxy.namespace());
-            IngressOutline::of(context, proxy, &served)
-        })
+            NamedIngress::new(IngressOutline::of(context, proxy, &served))
+        };
+        self.ingress.get_or_init(|| is_one.then(made)).as_ref()
+    }
+
+    /// The same without the names of routes.
+    fn ingress_outline(&self) -> Option<&IngressOutline<'a>> {
+        self.ingress().map(|ingress| &ingress.outline)
     }
 
     fn clusters(&self) -> All {
         let context = self.context;
         let mut shared = None;
-        if let Some(ingress) = self.ingress() {
+        if let Some(ingress) = self.ingress_outline() {
             let form = ClusterFormat::of(self.proxy);
             let to = ingress.destinations().into_iter();
             shared = Some(self.common().outbound_to(&self.view, &form, to));
@@ -304,8 +315,8 @@ impl<'a> ProxyConfig<'a> {
             (ProxyType::Router, None) => {
                 let class = self.common().class(&self.view);
                 let kept = &self.cache.policies;
-                let own = self.ingress();
-                let own = own.map(|ingress| lds::ingress(&ingress, proxy, &class, kept));
+                let own = self.ingress_outline();
+                let own = own.map(|ingress| lds::ingress(ingress, proxy, &class, kept));
                 (nothing(), own.into_iter().flatten().map(Arc::new).collect())
             }
         };
@@ -345,10 +356,10 @@ impl<'a> ProxyConfig<'a> {
     /// The routes of that name where a port of its Gateways has them.
     fn ingress_route(&self, name: &str) -> Option<Resource> {
         let ingress = self.ingress()?;
-        let servers = ingress::servers_of(&ingress.ports, name)?;
+        let servers = ingress.servers_of(name)?;
         let class = self.common().class(&self.view);
         let kept = (&self.cache.chunks, &self.cache.route_lists);
-        let (routes, parts) = rds::of_servers(&ingress, &class, name, servers, kept);
+        let (routes, parts) = rds::of_servers(&ingress.outline, &class, name, servers, kept);
         if let Some(held) = self.held_routes {
             held.hold(name, parts);
         }
@@ -362,11 +373,9 @@ impl<'a> ProxyConfig<'a> {
         virtual_host: &str,
     ) -> Vec<(&'a Arc<RoutedService>, &'a HttpRule)> {
         let Some(ingress) = self.ingress() else { return Vec::new() };
-        let Some((_, servers)) = ingress::servers_of(&ingress.ports, name) else {
-            return Vec::new();
-        };
+        let Some((_, servers)) = ingress.servers_of(name) else { return Vec::new() };
         let class = self.common().class(&self.view);
-        rds::rules_at(&ingress, &class, virtual_host, &servers, &self.cache.route_lists)
+        rds::rules_at(&ingress.outline, &class, virtual_host, &servers, &self.cache.route_lists)
     }
 
     /// Made for those who ask, and no others.

@@ -135,10 +135,10 @@ impl ProxyConfig<'_> {
             }
         }
         let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
-        let ingress = self.ingress();
+        let ingress = self.ingress_outline();
         let server_name = request.sni.as_deref().unwrap_or(&request.host);
         let server_name = Some(server_name).filter(|_| request.is_tls);
-        let at_router = ingress.as_ref().and_then(|ingress| {
+        let at_router = ingress.and_then(|ingress| {
             let port = ingress.port_meant(request.port)?;
             Some(ConnectionAtRouter { ingress, port, selection: &class.selection, server_name })
         });
@@ -195,7 +195,7 @@ impl ProxyConfig<'_> {
         };
         let Some(found) = found else {
             judge(None, walk);
-            walk.outcome = self.unheard(request, own_port, ingress.as_ref());
+            walk.outcome = self.unheard(request, own_port, ingress);
             return;
         };
         walk.listener = Some(found.name.to_string());
