@@ -20,7 +20,8 @@ begins with *. and has no other star. What names no host that can be, holds for 
     TRAFFIC_SUBSET = "STR1003", "a subset that can't be used",
         "Give each subset of the rule its own name of letters, digits, - . and _", "\
 The name of a subset becomes a part of the names of upstream clusters and of SNIs, which other parties
-take apart again. Of two subsets of one name the first counts. The rest of the rule holds.";
+take apart again. Of two subsets of one name the first counts. Each is an upstream cluster for each port
+of each service: a rule may have 4,096, for a wildcard 256. The rest of the rule holds.";
 
     /// Settings for what is no port.
     TRAFFIC_PORT = "STR1004", "a number that is no port",

@@ -50,6 +50,11 @@ pub struct Subset {
     pub is_kept: bool,
 }
 
+/// How many subsets a rule may have: each is an upstream cluster for each port.
+const SUBSETS_MAX: usize = 4096;
+/// The same of a rule for a wildcard, whose services have each of them.
+const SUBSETS_OF_MANY_MAX: usize = 256;
+
 /// What Istio's control plane takes for a label of every endpoint.
 const NODE_LABEL: &str = "kubernetes.io/hostname";
 
@@ -94,6 +99,7 @@ impl DestinationRule {
         let policy = raw.traffic_policy.map(|raw| {
             Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", scope, &mut reasons))
         });
+        let most = if host.exact().is_some() { SUBSETS_MAX } else { SUBSETS_OF_MANY_MAX };
         let mut subsets = BTreeMap::<Arc<str>, Subset>::new();
         for (at, raw) in raw.subsets.into_iter().enumerate() {
             let path = format!("spec.subsets[{at}]");
@@ -105,6 +111,11 @@ impl DestinationRule {
             if subsets.contains_key(&*raw.name) {
                 let text = format!("{} is there already; the first counts", raw.name);
                 reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, format!("{path}.name"), text));
+                continue;
+            }
+            if subsets.len() == most {
+                let text = format!("{most} subsets are there before it: it is left out");
+                reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, path, text));
                 continue;
             }
             let of_subset = raw.traffic_policy.map(|raw| {

@@ -55,6 +55,7 @@ impl ConfigView<'_> {
         }
         found.reasons.extend(self.ports_of_rule(rule, object));
         found.reasons.extend(self.empty_subsets(rule, object));
+        found.reasons.extend(self.unplaced(rule));
         found.reasons.extend(self.policy_at_libraries(rule));
         found.proxies = self.clients.count(|namespace, selection| {
             let services = all_seen(self.context, &rule.host, namespace);
@@ -235,6 +236,27 @@ impl ConfigView<'_> {
                 .all_services()
                 .any(|one| host.contains(&HostPattern::of_service(one.hostname()))),
         }
+    }
+
+    /// Says of places, which names that proxies resolve have none of.
+    fn unplaced(&self, rule: &DestinationRule) -> Option<Reason> {
+        let service = rule.host.exact().and_then(|host| self.context.services.get(host))?;
+        let said = |policy: &Arc<TrafficPolicy>| {
+            let balancing = policy.groups.load_balancer.as_deref();
+            balancing.is_some_and(|balancing| balancing.locality.is_some())
+        };
+        let is_by_name = match &service.primary.resolution {
+            Resolution::ByName(named) => {
+                let mut all = named.endpoints.iter().map(|one| &one.locality);
+                let first = all.next();
+                all.any(|other| Some(other) != first)
+            }
+            _ => false,
+        };
+        let text = "endpoints that proxies find by their names (resolution DNS) are one place: this counts for none of them";
+        let path = "spec.trafficPolicy.loadBalancer.localityLbSetting";
+        (is_by_name && rule.policy.as_ref().is_some_and(said))
+            .then(|| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text))
     }
 
     /// Subsets that no endpoint is of, of a service that has some.

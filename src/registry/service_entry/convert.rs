@@ -26,6 +26,9 @@ const ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
 /// How the address of a socket begins; its path follows.
 const SOCKET: &str = "unix://";
 
+/// How many endpoints an entry may come to: each host and each port has all that stand in it.
+const ENDPOINTS_MAX: usize = 200_000;
+
 /// What is wrong with an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{field}: {fact}")]
@@ -241,6 +244,16 @@ pub(super) fn service_entry(
         return Err(Fault::new(format!("spec.endpoints[{index}].address"), fact));
     }
     let hosts = hosts(&spec.hosts)?;
+    let product = hosts.len().saturating_mul(endpoints.len()).saturating_mul(spec.ports.len());
+    if product > ENDPOINTS_MAX {
+        let fact = format!(
+            "{} for each of {} hosts and {} ports are more than {ENDPOINTS_MAX}: make several entries of it",
+            endpoints.len(),
+            hosts.len(),
+            spec.ports.len()
+        );
+        return Err(Fault::new("spec.endpoints", fact));
+    }
     let resolved = matches!(how, EndpointDiscovery::Dns | EndpointDiscovery::DnsRoundRobin);
     let wildcard = hosts.iter().find(|host| host.as_str().starts_with('*'));
     if let Some(host) = wildcard.filter(|_| resolved && endpoints.is_empty() && selector.is_none())

@@ -313,6 +313,22 @@ fn a_wrong_object_names_its_field_and_costs_only_itself() {
 }
 
 #[test]
+fn endpoints_of_an_entry_have_a_bound_counted_for_each_host_and_port() {
+    let fields = |hosts: usize| {
+        let hosts: Vec<_> = (0..hosts).map(|at| format!("h{at}.example.com")).collect();
+        let endpoints: Vec<_> = (0..500)
+            .map(|at| json!({ "address": format!("10.0.{}.{}", at / 250, at % 250) }))
+            .collect();
+        entry("shop/db", database(json!({ "hosts": hosts, "endpoints": endpoints })))
+    };
+    assert_eq!(read(&[fields(400)]).1, [""; 0]);
+    let (_, problems) = read(&[fields(401)]);
+    let expected =
+        "ServiceEntry shop/db: spec.endpoints: 500 for each of 401 hosts and 1 ports are more";
+    assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
+}
+
+#[test]
 fn a_field_that_nothing_reads_is_named_and_the_rest_counts() {
     let fields = json!({
         "resolutoin": "DNS",
