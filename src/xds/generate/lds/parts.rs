@@ -211,7 +211,6 @@ impl Http {
             access_log: access_log(settings),
             tracing: settings.spans.as_deref().map(SpanReport::tracing),
             use_remote_address: bool_value(false),
-            normalize_path: bool_value(true),
             common_http_protocol_options: settings.idle_timeout.map(|idle| {
                 core::HttpProtocolOptions {
                     idle_timeout: Some(duration(idle)),
@@ -226,7 +225,7 @@ impl Http {
             }],
             ..Default::default()
         };
-        merged(settings, self.port, manager)
+        merged(settings, self.port, normalizing(settings, false, manager))
     }
 }
 
