@@ -9,6 +9,7 @@ mod connection;
 mod fit;
 mod library;
 mod request;
+mod secured;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -228,6 +229,7 @@ impl ProxyConfig<'_> {
             return;
         };
         walk.chain = Some(chain.name.clone());
+        secured::note(chain, direction == RequestDirection::InByMtls, walk);
         let filter = chain.filters.last().and_then(|filter| filter.config_type.as_ref());
         let Some(listener::filter::ConfigType::TypedConfig(config)) = filter else { return };
         if config.type_url.ends_with(".TcpProxy") {
@@ -405,7 +407,7 @@ impl ProxyConfig<'_> {
             return;
         };
         self.acted(route, request, walk);
-        walk.notes = rule.map(notes).unwrap_or_default();
+        walk.notes.extend(rule.map(notes).unwrap_or_default());
         walk.notes.extend(self.retries(route, rule));
     }
 
