@@ -208,7 +208,7 @@ impl ProxyConfig<'_> {
             port: request.port,
             is_tls: request.is_tls || is_east_west,
             server_name: request.sni.as_deref().or(request.is_tls.then_some(&*request.host)),
-            protocols: if request.is_tls { &[] } else { &["http/1.1"] },
+            protocols: if request.is_tls || request.is_bytes { &[] } else { &["http/1.1"] },
         };
         if is_east_west {
             connection.protocols = &["istio"];
@@ -236,6 +236,11 @@ impl ProxyConfig<'_> {
             let proxy = tcp_proxy::TcpProxy::decode(&*config.value).expect("it was written here");
             judge(Some(&chain.name), walk);
             return self.connected(proxy, walk);
+        }
+        if request.is_bytes {
+            walk.answer = Some(400);
+            walk.outcome = "requests are read there: bytes that are none are refused".to_owned();
+            return;
         }
         let manager =
             hcm::HttpConnectionManager::decode(&*config.value).expect("it was written here");
