@@ -78,7 +78,7 @@ pub(super) async fn objects(
 }
 
 /// What a router has asked for and can't be given.
-fn faults(stream: &OpenStream) -> Vec<CredentialFault> {
+pub(super) fn faults(stream: &OpenStream) -> Vec<CredentialFault> {
     let fault = |report: SecretReport| {
         let router = Arc::clone(&stream.proxy().id);
         let SecretReport { name, sent, trouble } = report;

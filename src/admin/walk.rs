@@ -5,9 +5,11 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use serde_json::Value;
 
+use super::access::faults;
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
-use crate::explain::{AskedRequest, PolicyExplanation, explain_policy};
+use crate::codes;
+use crate::explain::{AskedRequest, CredentialFault, PolicyExplanation, explain_policy};
 use crate::model::{Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, served_in};
@@ -84,6 +86,9 @@ pub(super) async fn walked(
     let config = ProxyConfig::new(&context, proxy, network, &cache).at(whereabouts);
     let mut walk = config.walk(&request, direction);
     walk.name_clusters(&context, &proxy.cluster);
+    if proxy.kind == ProxyType::Router {
+        secure(&mut walk, faults(&stream));
+    }
     if let Some(access) = access {
         guard(&mut walk, &access);
     }
@@ -125,6 +130,25 @@ fn judged(
         port: Some(target.map_or(request.port(), |target| target.target)),
     };
     explain_policy(context, proxy, &stream.network(), &asked)
+}
+
+/// What becomes of a connection to a router that can't be given what its chain needs: it sees no request.
+fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
+    let code = &codes::GATEWAY_CREDENTIAL;
+    for CredentialFault { name, has_old, fact, .. } in faults {
+        if !walk.credentials.iter().any(|needed| **needed == *name) {
+            continue;
+        }
+        if has_old {
+            walk.notes
+                .push(format!("{code}: the router goes on with the {name} from before: {fact}"));
+            continue;
+        }
+        let RequestWalk { proxy, listener, chain, .. } = std::mem::take(walk);
+        let outcome =
+            format!("the connection is closed: the router has no {name} ({code}): {fact}");
+        *walk = RequestWalk { proxy, listener, chain, outcome, ..RequestWalk::default() };
+    }
 }
 
 /// What access policies make of a request that found its way.

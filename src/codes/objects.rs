@@ -56,9 +56,9 @@ that several of these have, the oldest one's counts.";
     /// Requests where there are none, or bytes.
     RULE_PROTOCOL = "STR1047", "rules for what no port of the service carries",
         "Declare the protocol of the port in its Service (appProtocol, or its name), or use the other list.", "\
-The rules of `http` hold on ports that carry HTTP, or of which nobody says what they carry; those of
-`tls` on ports of TLS and HTTPS; those of `tcp` on all that carry no HTTP. On other ports they say
-nothing.";
+The rules of `http` hold on ports that carry HTTP, those of `tls` on ports of TLS and HTTPS, those of
+`tcp` on all that are not declared as HTTP. On a port of which nobody says what it carries (AUTO)
+requests go by the rules of `http`, and all else by those of `tcp`. On other ports they say nothing.";
 
     /// Nobody delegates.
     DELEGATE_UNUSED = "STR1048", "a VirtualService without hosts to which none delegates",

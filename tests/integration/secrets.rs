@@ -277,6 +277,21 @@ async fn an_object_names_the_credential_that_its_routers_can_not_be_given() {
     assert_eq!(faults[0]["path"], "spec.servers[1].tls.credentialName", "{faults:?}");
     // Roots are the trouble of a server that looks at its clients, not of another with that certificate.
     assert_eq!(faults[1]["path"], "spec.servers[2].tls.credentialName", "{faults:?}");
+    // Who asks for the way of a request is told that it ends there.
+    let way = async |port: u16| {
+        let url = format!("https://a.example:{port}/");
+        let found = server.strait(&["explain", "route", "ingress-0.shop", "GET", &url]).await;
+        (text(&found), found.status.code())
+    };
+    let (said, code) = way(443).await;
+    assert!(!said.contains("is closed") && !said.contains("certificate"), "{said}");
+    assert_eq!(code, Some(2), "no rule leads on: {said}");
+    for (port, name) in [(8443, "kubernetes://nothing"), (9443, roots)] {
+        let (said, code) = way(port).await;
+        let line = format!("the connection is closed: the router has no {name} (STR1080): ");
+        assert!(said.contains(&line) && !said.contains("answer"), "{said}");
+        assert_eq!(code, Some(2), "{said}");
+    }
     // It is as bad as an object that is refused.
     let found = server.strait(&["check"]).await;
     let line = "Gateway/shop/edge";
@@ -288,6 +303,8 @@ async fn an_object_names_the_credential_that_its_routers_can_not_be_given() {
         holds(state == "partly" && faults.len() == 1, (state, faults))
     })
     .await;
+    let (said, _) = way(8443).await;
+    assert!(!said.contains("is closed"), "{said}");
 }
 
 #[tokio::test]

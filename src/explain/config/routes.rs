@@ -27,6 +27,15 @@ fn carries_requests(port: &Port) -> bool {
     port.protocol.is_http() || port.protocol == Protocol::Auto
 }
 
+/// A port as rules see it. One whose protocol nobody declares is two: of requests, and of connections, which may belong to
+/// different objects.
+fn sides(port: Port) -> impl Iterator<Item = Port> {
+    let other = Port { protocol: Protocol::Tcp, ..port.clone() };
+    let is_both = port.protocol == Protocol::Auto;
+    let first = if is_both { Port { protocol: Protocol::Http, ..port } } else { port };
+    std::iter::once(first).chain(is_both.then_some(other))
+}
+
 /// Those of some ports that a rule is for, whose matches name these.
 pub(super) fn asked(
     named: impl Iterator<Item = Option<u16>>,
@@ -50,7 +59,7 @@ struct HostOwners<'a> {
     others: BTreeMap<Namespace, &'a Arc<RoutedService>>,
     /// Whether a service is called so.
     is_service: bool,
-    /// The ports of requests, and the others, that its services have.
+    /// The ports of requests that its services have, and those of connections: what nobody declares is both.
     requests: BTreeSet<u16>,
     connections: Vec<Port>,
 }
@@ -240,15 +249,11 @@ impl ConfigView<'_> {
             return;
         }
         found.asked.insert(namespace.clone());
-        let (requests, mut connections): (Vec<Port>, Vec<Port>) =
-            seen.into_iter().partition(carries_requests);
-        found.requests.extend(requests.iter().map(|port| port.number));
-        found.connections.extend(connections.iter().cloned());
-        connections.extend(requests);
-        if !found.is_service {
-            connections.push(plain_port());
-        }
-        for port in connections {
+        let requests = seen.iter().filter(|port| carries_requests(port));
+        found.requests.extend(requests.map(|port| port.number));
+        found.connections.extend(seen.iter().filter(|port| !port.protocol.is_http()).cloned());
+        let rest = (!found.is_service).then(plain_port);
+        for port in seen.into_iter().chain(rest).flat_map(sides) {
             let owners = self.owners_of_port(host, &namespace, &selection, &port);
             if owners.iter().any(|owner| owner.service.meta == routed.service.meta) {
                 found.own.insert(namespace.clone());
@@ -326,8 +331,8 @@ impl ConfigView<'_> {
         if ports.is_empty() {
             ports.push(plain_port());
         }
-        ports.iter().any(|port| {
-            let owners = self.owners_of_port(host, namespace, selection, port);
+        ports.into_iter().flat_map(sides).any(|port| {
+            let owners = self.owners_of_port(host, namespace, selection, &port);
             owners.iter().any(|owner| owner.service.meta == routed.service.meta)
         })
     }
@@ -594,7 +599,8 @@ impl ProtocolsSeen {
             .connections
             .iter()
             .map(|port| format!("{} {}", port.number, port.protocol.as_str()));
-        let requests = owners.requests.iter().map(|port| format!("{port} HTTP"));
+        let requests = owners.requests.iter().filter(|port| !self.connections.contains(port));
+        let requests = requests.map(|port| format!("{port} HTTP"));
         let ports: BTreeSet<_> = ports.chain(requests).collect();
         let ports = ports.into_iter().collect::<Vec<_>>().join(", ");
         self.example.get_or_insert(format!("{host} has {ports}"));

@@ -9,10 +9,12 @@ mod connection;
 mod fit;
 mod library;
 mod request;
+mod secured;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use prost::Message;
@@ -206,7 +208,7 @@ impl ProxyConfig<'_> {
             port: request.port,
             is_tls: request.is_tls || is_east_west,
             server_name: request.sni.as_deref().or(request.is_tls.then_some(&*request.host)),
-            protocols: if request.is_tls { &[] } else { &["http/1.1"] },
+            protocols: if request.is_tls || request.is_bytes { &[] } else { &["http/1.1"] },
         };
         if is_east_west {
             connection.protocols = &["istio"];
@@ -227,12 +229,18 @@ impl ProxyConfig<'_> {
             return;
         };
         walk.chain = Some(chain.name.clone());
+        secured::note(chain, direction == RequestDirection::InByMtls, walk);
         let filter = chain.filters.last().and_then(|filter| filter.config_type.as_ref());
         let Some(listener::filter::ConfigType::TypedConfig(config)) = filter else { return };
         if config.type_url.ends_with(".TcpProxy") {
             let proxy = tcp_proxy::TcpProxy::decode(&*config.value).expect("it was written here");
             judge(Some(&chain.name), walk);
             return self.connected(proxy, walk);
+        }
+        if request.is_bytes {
+            walk.answer = Some(400);
+            walk.outcome = "requests are read there: bytes that are none are refused".to_owned();
+            return;
         }
         let manager =
             hcm::HttpConnectionManager::decode(&*config.value).expect("it was written here");
@@ -404,7 +412,8 @@ impl ProxyConfig<'_> {
             return;
         };
         self.acted(route, request, walk);
-        walk.notes = rule.map(notes).unwrap_or_default();
+        walk.notes.extend(rule.map(notes).unwrap_or_default());
+        walk.notes.extend(self.retries(route, rule));
     }
 
     /// The objects that want the host of a virtual host.
@@ -508,6 +517,42 @@ impl ProxyConfig<'_> {
             }
             _ => {}
         }
+    }
+
+    /// When a route that sends requests on tries them again, and who says so.
+    fn retries(&self, route: &route::Route, rule: Option<&HttpRule>) -> Option<String> {
+        let Some(route::route::Action::Route(action)) = &route.action else { return None };
+        // The mesh speaks of requests to services, not of those that pass unknown or come in.
+        let leads_out = || match &action.cluster_specifier {
+            Some(route::route_action::ClusterSpecifier::Cluster(name)) => {
+                OutboundName::parts(name).is_some()
+            }
+            _ => false,
+        };
+        let said = match rule {
+            Some(rule) if rule.retries.is_some() => "as the rule says",
+            rule if self.context.mesh.retries.is_some() && (rule.is_some() || leads_out()) => {
+                "as the mesh config says"
+            }
+            _ => "by default",
+        };
+        let Some(policy) = &action.retry_policy else { return Some(format!("no retries: {said}")) };
+        let times = match policy.num_retries.map_or(1, |times| times.value) {
+            1 => "1 retry".to_owned(),
+            times => format!("{times} retries"),
+        };
+        let conditions = policy.retry_on.replace(',', ", ");
+        let statuses: Vec<_> =
+            policy.retriable_status_codes.iter().map(ToString::to_string).collect();
+        let statuses = match &*statuses {
+            [] => String::new(),
+            statuses => format!(" ({})", statuses.join(", ")),
+        };
+        let each = policy.per_try_timeout.as_ref().map_or_else(String::new, |limit| {
+            let limit = Duration::new(limit.seconds.unsigned_abs(), limit.nanos.unsigned_abs());
+            format!(", {limit:?} for each try")
+        });
+        Some(format!("up to {times} on {conditions}{statuses}{each}: {said}"))
     }
 
     fn destinations(&self, clusters: Vec<(String, u32)>) -> Vec<RequestDestination> {

@@ -9,6 +9,7 @@
 //! | the same, at a range of addresses, of the service or of a rule | a chain of `0.0.0.0_PORT`, for a name where several share it | the upstream cluster |
 //! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept or unknown ones don't pass | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
+//! | undeclared, at a range | chains of `0.0.0.0_PORT` for HTTP, for other plain text and for the rest | the same |
 //! | of a Sidecar, HTTP_PROXY | `ADDRESS_PORT` | the route `http_proxy.PORT` |
 //! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
 
@@ -393,15 +394,22 @@ impl AnyAddress<'_> {
             let parts = parts.filter(|(part, _)| {
                 range.contains(part) && *part != range && self.is_for(Some(range), *part)
             });
-            chains.extend(parts.map(|(part, filter)| of_range(part, filter)));
-            chains.push(of_range(range, whole.unwrap_or_else(|| rules.to_service(service, port))));
-            if port.protocol == Protocol::Auto {
-                let plain_http = listener::FilterChainMatch {
-                    prefix_ranges: to_range(range).prefix_ranges,
-                    ..found(PLAIN, &PLAIN_HTTP)
-                };
-                let manager = one_service(rules.settings, listener, service, port);
-                chains.push(chain(format!("{range} http"), Some(plain_http), http(&manager)));
+            let whole = whole.unwrap_or_else(|| rules.to_service(service, port));
+            let requests = (port.protocol == Protocol::Auto)
+                .then(|| http(&one_service(rules.settings, listener, service, port)));
+            for (range, filter) in parts.chain([(range, whole)]) {
+                if let Some(requests) = &requests {
+                    // Envoy takes the longest range, then looks at the transport, and never goes back.
+                    let plain = |protocols: &[&str]| listener::FilterChainMatch {
+                        prefix_ranges: to_range(range).prefix_ranges,
+                        ..found(PLAIN, protocols)
+                    };
+                    let bytes = Some(plain(&[]));
+                    chains.push(chain(format!("{range} tcp"), bytes, filter.clone()));
+                    let sniffed = Some(plain(&PLAIN_HTTP));
+                    chains.push(chain(format!("{range} http"), sniffed, requests.clone()));
+                }
+                chains.push(of_range(range, filter));
             }
         }
         chains.extend(completed(named).into_iter().map(|one| one.chain));

@@ -43,6 +43,9 @@ pub struct RequestWalk {
     pub outcome: String,
     /// What else happens to it: faults, copies, another path.
     pub notes: Vec<String>,
+    /// The credentials that the chain needs, as the proxy asks for them.
+    #[serde(skip)]
+    pub credentials: Vec<String>,
 }
 
 /// A rule of an object.

@@ -23,9 +23,6 @@ pub(super) struct ArrivingConnection<'a> {
     pub(super) protocols: &'a [&'a str],
 }
 
-/// How well a chain fits, the decisive things first.
-type Closeness = (bool, u32, usize, bool, bool);
-
 /// The chain that takes a connection; `None` where it is closed.
 pub(super) fn chain_of<'a>(
     listener: &'a listener::Listener,
@@ -43,61 +40,69 @@ pub(super) fn chain_of<'a>(
         },
         ..*connection
     };
-    let mut best: Option<(Closeness, &listener::FilterChain)> = None;
-    for chain in &listener.filter_chains {
-        let closeness = match &chain.filter_chain_match {
-            None => Some(Closeness::default()),
-            Some(wanted) => closeness(wanted, &seen),
+    let mut fitting: Vec<_> = listener.filter_chains.iter().collect();
+    let none = listener::FilterChainMatch::default();
+    // Envoy keeps those that fit a condition best, then looks at the next, and never goes back.
+    for closeness in [port, range, name, transport, protocol] as [Closeness; 5] {
+        let of = |chain: &listener::FilterChain| {
+            closeness(chain.filter_chain_match.as_ref().unwrap_or(&none), &seen)
         };
-        if let Some(closeness) = closeness
-            && best.is_none_or(|(other, _)| closeness > other)
-        {
-            best = Some((closeness, chain));
-        }
+        let best = fitting.iter().filter_map(|chain| of(chain)).max();
+        fitting.retain(|chain| best.is_some() && of(chain) == best);
     }
-    best.map(|(_, chain)| chain).or(listener.default_filter_chain.as_ref())
+    fitting.first().copied().or(listener.default_filter_chain.as_ref())
 }
 
-fn closeness(
-    wanted: &listener::FilterChainMatch,
-    seen: &ArrivingConnection<'_>,
-) -> Option<Closeness> {
-    if wanted.destination_port.is_some_and(|port| port.value != u32::from(seen.port)) {
-        return None;
+/// How well a condition fits a connection; `None` where it doesn't.
+type Closeness = fn(&listener::FilterChainMatch, &ArrivingConnection<'_>) -> Option<usize>;
+
+fn port(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
+    match wanted.destination_port {
+        None => Some(0),
+        Some(port) => (port.value == u32::from(seen.port)).then_some(1),
     }
-    let range = if wanted.prefix_ranges.is_empty() {
-        0
-    } else {
-        let address = seen.address?;
-        let lengths = wanted.prefix_ranges.iter().filter_map(|range| {
-            let length = range.prefix_len.map_or(0, |length| length.value);
-            let prefix = range.address_prefix.parse().ok()?;
-            let net = IpNet::new(prefix, u8::try_from(length).ok()?).ok()?;
-            net.contains(&address).then_some(length + 1)
-        });
-        lengths.max()?
-    };
-    let name = if wanted.server_names.is_empty() {
-        0
-    } else {
-        let asked = seen.server_name?.to_ascii_lowercase();
-        let fits = wanted.server_names.iter().filter_map(|name| match name.strip_prefix('*') {
-            Some(suffix) => asked.ends_with(suffix).then_some(name.len()),
-            None => (*name == asked).then_some(usize::MAX),
-        });
-        fits.max()?
-    };
-    let transport = match &*wanted.transport_protocol {
-        "" => false,
-        "tls" if seen.is_tls => true,
-        "raw_buffer" if !seen.is_tls => true,
-        _ => return None,
-    };
+}
+
+fn range(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
+    if wanted.prefix_ranges.is_empty() {
+        return Some(0);
+    }
+    let address = seen.address?;
+    let lengths = wanted.prefix_ranges.iter().filter_map(|range| {
+        let length = range.prefix_len.map_or(0, |length| length.value);
+        let prefix = range.address_prefix.parse().ok()?;
+        let net = IpNet::new(prefix, u8::try_from(length).ok()?).ok()?;
+        net.contains(&address).then_some(length as usize + 1)
+    });
+    lengths.max()
+}
+
+fn name(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
+    if wanted.server_names.is_empty() {
+        return Some(0);
+    }
+    let asked = seen.server_name?.to_ascii_lowercase();
+    let fits = wanted.server_names.iter().filter_map(|name| match name.strip_prefix('*') {
+        Some(suffix) => asked.ends_with(suffix).then_some(name.len()),
+        None => (*name == asked).then_some(usize::MAX),
+    });
+    fits.max()
+}
+
+fn transport(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
+    let own = if seen.is_tls { "tls" } else { "raw_buffer" };
+    match &*wanted.transport_protocol {
+        "" => Some(0),
+        wanted => (wanted == own).then_some(1),
+    }
+}
+
+fn protocol(wanted: &listener::FilterChainMatch, seen: &ArrivingConnection<'_>) -> Option<usize> {
     let protocols = &wanted.application_protocols;
-    if !protocols.is_empty() && !protocols.iter().any(|one| seen.protocols.contains(&&**one)) {
-        return None;
+    if protocols.is_empty() {
+        return Some(0);
     }
-    Some((wanted.destination_port.is_some(), range, name, transport, !protocols.is_empty()))
+    protocols.iter().any(|one| seen.protocols.contains(&&**one)).then_some(1)
 }
 
 /// The virtual host that is called so: exactly, else by the longest wildcard, else that of all names.

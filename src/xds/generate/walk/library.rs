@@ -65,6 +65,7 @@ impl ProxyConfig<'_> {
             };
         }
         walk.notes = rule.map(followed).unwrap_or_default();
+        walk.notes.extend(self.retries(route, rule));
     }
 }
 

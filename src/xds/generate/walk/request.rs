@@ -11,6 +11,8 @@ use crate::mesh::PathNormalization;
 pub struct ProbedRequest {
     /// Whether it begins TLS itself.
     pub(super) is_tls: bool,
+    /// Whether it is no request, but a connection whose bytes are neither HTTP nor TLS.
+    pub(super) is_bytes: bool,
     /// The host of its URL, without brackets.
     pub(super) host: String,
     /// The port that it means.
@@ -30,7 +32,7 @@ pub struct ProbedRequest {
 }
 
 impl ProbedRequest {
-    /// Reads a request: `method`, a URL with or without `http://`, headers as `NAME: VALUE`.
+    /// Reads a request: `method`, a URL with or without `http://`, headers as `NAME: VALUE`. With `tcp://` it is a connection.
     ///
     /// # Errors
     /// What of it is no request.
@@ -55,12 +57,12 @@ impl ProbedRequest {
             .parse()
             .map_err(|_| format!("{url:?} is no URL such as http://reviews.shop:9080/path"))?;
         let scheme = uri.scheme_str().unwrap_or("http").to_ascii_lowercase();
-        if !matches!(&*scheme, "http" | "https" | "grpc") {
+        if !matches!(&*scheme, "http" | "https" | "grpc" | "tcp") {
             return Err(format!(
-                "{scheme} is none of http, https, grpc; of bytes ask for http://HOST:PORT, of bytes in TLS for https://HOST:PORT"
+                "{scheme} is none of http, https, grpc, tcp; of bytes ask for tcp://HOST:PORT, of bytes in TLS for https://HOST:PORT"
             ));
         }
-        let is_tls = scheme == "https";
+        let (is_tls, is_bytes) = (scheme == "https", scheme == "tcp");
         let authority = uri.authority().ok_or_else(|| format!("{url:?} names no host"))?;
         if authority.as_str().contains('@') {
             return Err("a URL here has no user".to_owned());
@@ -74,11 +76,10 @@ impl ProbedRequest {
                     .ok_or_else(|| format!("{port:?} is no port from 1 to 65535"))?
             }
             _ => {
-                if is_tls {
-                    443
-                } else {
-                    80
+                if is_bytes {
+                    return Err(format!("{url:?} names no port"));
                 }
+                if is_tls { 443 } else { 80 }
             }
         };
         let query = uri.query().unwrap_or_default();
@@ -108,6 +109,7 @@ impl ProbedRequest {
         }
         Ok(Self {
             is_tls,
+            is_bytes,
             host,
             port,
             named: authority.as_str().to_ascii_lowercase(),

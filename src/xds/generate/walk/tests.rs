@@ -127,6 +127,11 @@ fn the_chain_that_knows_most_of_a_connection_takes_it() {
                 { "name": "under", "filterChainMatch": { "serverNames": ["*.b"], "transportProtocol": "tls" } },
                 { "name": "net", "filterChainMatch": { "prefixRanges": [{ "addressPrefix": "10.0.0.0", "prefixLen": 8 }] } },
                 { "name": "one", "filterChainMatch": { "prefixRanges": [{ "addressPrefix": "10.0.0.1", "prefixLen": 32 }] } },
+                { "name": "two", "filterChainMatch": { "prefixRanges": [{ "addressPrefix": "10.0.0.2", "prefixLen": 32 }] } },
+                { "name": "two http", "filterChainMatch": {
+                    "prefixRanges": [{ "addressPrefix": "10.0.0.2", "prefixLen": 32 }],
+                    "transportProtocol": "raw_buffer", "applicationProtocols": ["http/1.1"],
+                } },
             ],
             "defaultFilterChain": { "name": "rest" },
         }),
@@ -144,7 +149,13 @@ fn the_chain_that_knows_most_of_a_connection_takes_it() {
         protocols: &[],
         ..plain("1.1.1.1")
     };
+    let bytes = |address| ArrivingConnection { protocols: &[], ..plain(address) };
     for (connection, chain) in [
+        (bytes("1.1.1.1"), "rest"),
+        (bytes("10.0.0.1"), "one"),
+        (plain("10.0.0.2"), "two http"),
+        // Another chain of that range is for this very transport.
+        (bytes("10.0.0.2"), "rest"),
         (plain("1.1.1.1"), "http"),
         (plain("10.0.0.1"), "one"),
         (plain("10.1.1.1"), "net"),
@@ -183,7 +194,10 @@ fn a_request_is_read_as_a_client_sends_it() {
     assert_eq!((asked.port(), asked.path(), asked.authority()), (443, "/a/./b/../c", "other"));
     let plain = request("PUT", "Reviews:9080", &[]);
     assert_eq!((plain.port(), plain.path(), plain.authority()), (9080, "/", "Reviews:9080"));
+    let bytes = request("GET", "tcp://db:3306", &[]);
+    assert_eq!((bytes.port(), bytes.is_bytes, plain.is_bytes), (3306, true, false));
     for (method, url, header, fact) in [
+        ("GET", "tcp://db", "a:b", "names no port"),
         ("G T", "a", "a:b", "method"),
         ("GET", "ftp://a", "a:b", "ftp is none"),
         ("GET", "http://a:0/", "a:b", "no port"),

@@ -494,7 +494,7 @@ fn rules_for_a_host_below_a_wildcard_service_are_in_the_routes_of_its_ports() {
     };
     let record = ServiceRecord { service: Arc::new(wild), endpoints: Vec::new().into() };
     let all = ["pay: 8080", "shop: 8080", "web: 8080"];
-    let _ = tell(&mut mesh, Some(record.clone()));
+    let _ = tell(&mut mesh, Some(record));
     let of = |host: &str, timeout: &str| {
         let to = json!([{ "destination": { "host": host, "port": { "number": 8080 } } }]);
         let requests = json!([{ "match": [{ "port": 8080 }], "timeout": timeout, "route": to }]);

@@ -1,0 +1,32 @@
+//! What a chain that ends TLS needs: of the proxy, and of who connects.
+
+use prost::Message;
+use strait_proto::envoy::envoy::config::core::v3::transport_socket::ConfigType;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
+
+use super::answer::RequestWalk;
+
+/// Notes which credentials the chain needs, and whether the client has to show a certificate, unless it is one of the mesh.
+pub(super) fn note(chain: &listener::FilterChain, is_of_mesh: bool, walk: &mut RequestWalk) {
+    use tls::common_tls_context::ValidationContextType;
+    let config = chain.transport_socket.as_ref().and_then(|socket| socket.config_type.as_ref());
+    let Some(ConfigType::TypedConfig(config)) = config else { return };
+    let context = tls::DownstreamTlsContext::decode(&*config.value).expect("it was written here");
+    let common = context.common_tls_context.unwrap_or_default();
+    let roots = match common.validation_context_type {
+        Some(ValidationContextType::ValidationContextSdsSecretConfig(roots)) => Some(roots),
+        Some(ValidationContextType::CombinedValidationContext(combined)) => {
+            combined.validation_context_sds_secret_config
+        }
+        _ => None,
+    };
+    let roots = roots.map(|roots| roots.name);
+    let asks = context.require_client_certificate.is_some_and(|asks| asks.value);
+    if asks && !is_of_mesh {
+        let by = roots.as_ref().map_or_else(String::new, |roots| format!(", by the roots {roots}"));
+        walk.notes.push(format!("the client has to show a certificate{by}"));
+    }
+    let own = common.tls_certificate_sds_secret_configs.into_iter().map(|own| own.name);
+    walk.credentials = own.chain(roots).collect();
+}
