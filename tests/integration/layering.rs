@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("hash", &[]),
     // A leaf: whoever shares a value between tasks takes it with this.
     ("lock", &[]),
+    ("unread", &[]),
     ("admission", &[]),
     // A leaf: whoever takes an address from others asks it.
     ("address", &[]),
@@ -32,7 +33,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("apiserver", &["address", "codes", "descriptors", "lock", "mass_deletion", "task"]),
     ("mesh", &["model", "address", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "address", "codes"]),
-    ("traffic", &["model", "mesh", "codes"]),
+    ("traffic", &["model", "mesh", "codes", "unread"]),
     ("access", &["model", "mesh", "codes"]),
     ("jwks", &["access", "address", "codes", "durable", "model", "sources"]),
     ("memory", &[]),
@@ -46,7 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "registry::kube",
         &["model", "mesh", "registry", "apiserver", "mass_deletion", "task", "codes"],
     ),
-    ("registry::service_entry", &["model", "registry", "address"]),
+    ("registry::service_entry", &["model", "registry", "address", "unread"]),
     ("identity", &["model", "codes", "durable", "lock", "task"]),
     (
         "store",
