@@ -5,7 +5,7 @@ use super::code::Code;
 codes! {
     /// A kind that nobody reads.
     KIND_UNREAD = "STR1040", "objects of this kind are kept, and hold for nobody",
-        "Remove it if you don't need it; docs/guide/traffic.md says what is there instead.", "\
+        "Remove it if you don't need it; docs/guide/migrate-from-istio.md says what is there instead.", "\
 Strait keeps what the stores have of this kind, or of what it names, and doesn't follow it: no proxy is
 given anything otherwise because of it. It is no error: other control planes that read the same store
 may follow it.";

@@ -173,8 +173,18 @@ impl Gateways {
                 Some(gateway) => {
                     let all = gateway.servers.iter().flat_map(|server| &*server.hosts);
                     let serves = |one: &ServerHost| !one.common(service).is_empty();
-                    if all.into_iter().any(serves) {
+                    let namespace = &gateway.meta.namespace;
+                    let is_served = all.into_iter().any(serves);
+                    if is_served && service.export_to.visible_to(namespace) {
                         return None;
+                    }
+                    if is_served {
+                        let text = format!(
+                            "this object is not exported to {namespace}, the namespace of Gateway {name}: \
+                             routers there serve nothing of it"
+                        );
+                        let path = format!("spec.gateways[{at}]");
+                        return Some(Reason::warning(&codes::GATEWAY_UNBOUND, path, text));
                     }
                     format!(
                         "no server of Gateway {name} has a host of this object for its namespace"

@@ -178,14 +178,20 @@ fn path_misfit(
 
 fn header_misfit(wanted: &route::HeaderMatcher, request: &ProbedRequest) -> Option<String> {
     use route::header_matcher::HeaderMatchSpecifier;
-    let name = &*wanted.name;
-    let shown = match name {
+    // Envoy's names for what HTTP/1.1 and HTTP/2 call otherwise.
+    let name = match &*wanted.name.to_ascii_lowercase() {
+        "host" => ":authority".to_owned(),
+        name => name.to_owned(),
+    };
+    let shown = match &*name {
+        ":path" => "the path with its query".to_owned(),
         ":method" => "the method".to_owned(),
         ":authority" => "the host".to_owned(),
         ":scheme" => "the scheme".to_owned(),
         name => format!("the header {name}"),
     };
-    let value = request.headers.get(name).map(|value| &**value);
+    let path = (name == ":path").then(|| request.path_and_query());
+    let value = path.as_deref().or_else(|| request.headers.get(&name).map(|value| &**value));
     let value = match value {
         None if wanted.treat_missing_header_as_empty => Some(""),
         value => value,

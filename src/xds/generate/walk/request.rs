@@ -137,6 +137,18 @@ impl ProbedRequest {
         &self.path
     }
 
+    /// Its path with the query behind it.
+    pub(super) fn path_and_query(&self) -> String {
+        let pair = |(name, value): &(String, String)| match &**value {
+            "" => name.clone(),
+            value => format!("{name}={value}"),
+        };
+        match &*self.query {
+            [] => self.path.clone(),
+            all => format!("{}?{}", self.path, all.iter().map(pair).collect::<Vec<_>>().join("&")),
+        }
+    }
+
     /// Its method.
     pub fn method(&self) -> &str {
         self.headers.get(":method").map_or("", |method| method)

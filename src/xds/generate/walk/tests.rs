@@ -57,6 +57,13 @@ fn a_condition_that_does_not_fit_says_why() {
         (json!({ "safeRegex": { "regex": "/./b" } }), None),
         (json!({ "safeRegex": { "regex": "/./" } }), Some("does not fit the expression")),
         (json!({ "prefix": "/", "headers": [header("x-user", exact("jo"))] }), None),
+        (json!({ "prefix": "/", "headers": [header("Host", exact("a.b:81"))] }), None),
+        (json!({ "prefix": "/", "headers": [header("host", exact("a"))] }), Some("the host")),
+        (json!({ "prefix": "/", "headers": [header(":path", exact("/A/b?x=1&y"))] }), None),
+        (
+            json!({ "prefix": "/", "headers": [header(":path", exact("/A/b"))] }),
+            Some("the path with its query"),
+        ),
         (json!({ "prefix": "/", "headers": [header("x-user", exact("al"))] }), Some("not \"al\"")),
         (json!({ "prefix": "/", "headers": [header("n", exact("1,2"))] }), None),
         (json!({ "prefix": "/", "headers": [header("none", exact("a"))] }), Some("is not there")),
