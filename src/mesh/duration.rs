@@ -66,9 +66,14 @@ fn amount(number: &str, nanos: u64) -> Option<Duration> {
     Some(Duration::from_nanos(total))
 }
 
-/// A limit as Envoy counts it, in whole milliseconds: what is less than one, and not zero, would be none.
-pub fn at_least_a_millisecond(limit: Duration) -> Duration {
-    if limit.is_zero() { limit } else { limit.max(Duration::from_millis(1)) }
+/// The shortest time of those that Envoy refuses to be less, or counts as none: it would look for outliers without a rest.
+pub(super) const SHORTEST: Duration = Duration::from_millis(1);
+/// What is told of less.
+pub const SHORTER: &str = "is less than 1 ms, which counts";
+
+/// A time as Envoy counts it, in whole milliseconds: what is less than one, and not zero, would be none.
+pub fn at_least_a_millisecond(time: Duration) -> Duration {
+    if time.is_zero() { time } else { time.max(SHORTEST) }
 }
 
 /// A duration as an object writes it. One that is none makes the object one that can't be read.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::duration::{WrittenDuration, format_duration};
+use super::duration::{
+    SHORTER, SHORTEST, WrittenDuration, at_least_a_millisecond, format_duration,
+};
 use crate::model::{RareGroup, unsaid};
 
 /// `h2UpgradePolicy` as it is written, here and in DestinationRules.
@@ -260,11 +262,6 @@ fn read<W: for<'de> Deserialize<'de>, T>(
 /// The most streams of a connection (RFC 9113, 6.5.2; Envoy refuses more).
 const STREAMS_MAX: u32 = (1 << 31) - 1;
 
-/// The shortest time of those that Envoy refuses to be less, or counts as none: it would look for outliers without a rest.
-const SHORTEST: Duration = Duration::from_millis(1);
-/// What is told of less.
-const SHORTER: &str = "is less than 1 ms, which counts";
-
 /// What is read of a pool, by the block that it is in.
 const POOL_FIELDS: &[(&str, &[&str])] = &[
     ("", &["tcp", "http"]),
@@ -424,7 +421,7 @@ impl WrittenPool {
                 time: lasting(raw.time),
                 interval: lasting(raw.interval),
             }),
-            max_connection_duration: duration.map(|said| said.max(SHORTEST)),
+            max_connection_duration: duration.map(at_least_a_millisecond),
             tcp_idle_timeout: time(tcp.idle_timeout),
             http_idle_timeout: time(http.idle_timeout),
         };
@@ -492,7 +489,7 @@ impl WrittenOutliers {
         let outliers = OutlierDetection {
             consecutive_5xx: self.consecutive_5xx,
             consecutive_gateway_errors: self.consecutive_gateway_errors,
-            interval: interval.map(|said| said.max(SHORTEST)),
+            interval: interval.map(at_least_a_millisecond),
             base_ejection_time: lasting(self.base_ejection_time),
             max_ejection_percent: Some(most).filter(|most| *most != 0),
             more: more.into(),

@@ -30,7 +30,9 @@ pub use config::{
     WrittenOutboundMode, own_trust_domain,
 };
 pub use default_providers::DefaultProviderFault;
-pub use duration::{WrittenDuration, at_least_a_millisecond, format_duration, parse_duration};
+pub use duration::{
+    SHORTER, WrittenDuration, at_least_a_millisecond, format_duration, parse_duration,
+};
 pub use ingress::{IngressMode, IngressSettings};
 pub use limits::{
     Http2Pings, LimitFault, OutlierDetection, PoolLimits, RareLimits, RareOutlierSettings,

@@ -33,7 +33,7 @@ use super::route::{
     TcpRule, place,
 };
 use crate::codes;
-use crate::mesh::at_least_a_millisecond;
+use crate::mesh::{SHORTER, at_least_a_millisecond};
 use crate::model::{ExportTo, Namespace, RareGroup, SortedMap, unsaid};
 
 /// A VirtualService, or the part of one that others delegate to.
@@ -205,8 +205,7 @@ impl Reader<'_> {
     fn limit(&mut self, written: Duration, path: &str) -> Duration {
         let counts = at_least_a_millisecond(written);
         if counts != written {
-            let text = "is less than 1 ms, which counts";
-            self.reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
+            self.reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, SHORTER));
         }
         counts
     }
