@@ -229,7 +229,7 @@ type PortsOfCluster = Vec<(u16, Protocol)>;
 fn wildcards_over(context: &PushContext, hosts: &BTreeSet<Hostname>) -> Vec<Hostname> {
     let holds = |wildcard: &&Hostname| {
         let wildcard = HostPattern::of_service(wildcard);
-        hosts.iter().any(|host| wildcard.contains(&HostPattern::of_service(host)))
+        hosts.iter().any(|host| wildcard.matches(host.as_str()))
     };
     let all = context.wildcard_services().map(|service| service.hostname());
     all.filter(holds).cloned().collect()
