@@ -168,26 +168,25 @@ impl Gateways {
     pub fn reasons_of(&self, service: &VirtualService) -> Vec<Reason> {
         let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));
         let reason = |(at, name): (usize, &Arc<str>)| {
+            let serves = |gateway: &Gateway| {
+                let mut all = gateway.servers.iter().flat_map(|server| &*server.hosts);
+                all.any(|one| !one.common(service).is_empty())
+            };
             let text = match self.named(name) {
                 None => format!("there is no Gateway {name}: nothing is served through it"),
-                Some(gateway) => {
-                    let all = gateway.servers.iter().flat_map(|server| &*server.hosts);
-                    let serves = |one: &ServerHost| !one.common(service).is_empty();
-                    let namespace = &gateway.meta.namespace;
-                    let is_served = all.into_iter().any(serves);
-                    if is_served && service.export_to.visible_to(namespace) {
-                        return None;
-                    }
-                    if is_served {
-                        let text = format!(
-                            "this object is not exported to {namespace}, the namespace of Gateway {name}: \
-                             routers there serve nothing of it"
-                        );
-                        let path = format!("spec.gateways[{at}]");
-                        return Some(Reason::warning(&codes::GATEWAY_UNBOUND, path, text));
-                    }
+                Some(gateway) if !serves(gateway) => {
                     format!(
                         "no server of Gateway {name} has a host of this object for its namespace"
+                    )
+                }
+                Some(gateway) => {
+                    let namespace = &gateway.meta.namespace;
+                    if service.export_to.visible_to(namespace) {
+                        return None;
+                    }
+                    format!(
+                        "this object is not exported to {namespace}, the namespace of Gateway {name}: \
+                         routers there serve nothing of it"
                     )
                 }
             };

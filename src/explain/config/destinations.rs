@@ -169,11 +169,11 @@ impl ConfigView<'_> {
         service: &MergedService,
         namespace: &Namespace,
     ) -> Option<(&'static Code, String)> {
-        let host = service.hostname().as_str();
-        let rules = self.context.traffic.destination_rules.of(host);
         if self.context.traffic.is_without_selectors() {
             return None;
         }
+        let host = service.hostname().as_str();
+        let rules = self.context.traffic.destination_rules.of(host);
         let mut proxies = self.clients.proxies().iter().filter(|one| one.namespace() == namespace);
         proxies.find_map(|proxy| {
             let client = RuleClient { namespace, selection: &self.context.selection(proxy) };

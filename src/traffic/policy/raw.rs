@@ -409,18 +409,20 @@ impl RawConsistentHash {
                 let size = ring.and_then(|ring| ring.minimum_ring_size);
                 let size = size.or(self.minimum_ring_size).filter(|size| *size != 0);
                 let size = size.unwrap_or(1024);
-                if size > RING_MAX {
-                    let text = format!("{size} is more than {RING_MAX}, which counts");
+                let told = if size > RING_MAX {
+                    Some(format!("{size} is more than {RING_MAX}, which counts"))
+                } else {
+                    (size > RING_LARGE).then(|| {
+                        format!(
+                            "each proxy makes a ring of {size} anew whenever an endpoint comes or goes, and answers nobody \
+                             meanwhile: a ring of {RING_LARGE} takes it a tenth of a second, of {RING_MAX} more than one"
+                        )
+                    })
+                };
+                reasons.extend(told.map(|text| {
                     let path = format!("{path}.ringHash.minimumRingSize");
-                    reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
-                } else if size > RING_LARGE {
-                    let text = format!(
-                        "each proxy makes a ring of {size} anew whenever an endpoint comes or goes, and answers nobody \
-                         meanwhile: a ring of {RING_LARGE} takes it a tenth of a second, of {RING_MAX} more than one"
-                    );
-                    let path = format!("{path}.ringHash.minimumRingSize");
-                    reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
-                }
+                    Reason::warning(&codes::TRAFFIC_VALUE, path, text)
+                }));
                 HashTable::Ring { minimum_size: size.min(RING_MAX) }
             }
         };
