@@ -7,9 +7,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def sbom(name, version, time, target):
-    """What is compiled into the binary of a package, build scripts and macros included, as a value of CycloneDX 1.5."""
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
+def sbom(name, version, time, target, features=()):
+    """The crates compiled into the binary of a package, build scripts and macros included, as a value of CycloneDX 1.5.
+
+    `features` are the flags that choose features, as for `cargo build`.
+    """
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target, *features]
     told = json.loads(subprocess.check_output(command, cwd=ROOT))
     packages = {package["id"]: package for package in told["packages"]}
     nodes = {node["id"]: node for node in told["resolve"]["nodes"]}

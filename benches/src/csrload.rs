@@ -14,11 +14,12 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::json;
-use strait::identity::tls;
-use strait::xds::client::channel;
+use tokio::task::JoinSet;
+
+use strait_identity::tls;
 use strait_proto::istio::auth::IstioCertificateRequest;
 use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
-use tokio::task::JoinSet;
+use strait_xds_client::channel;
 
 /// Agents that ask for certificates
 #[derive(Debug, Parser)]

@@ -1,8 +1,9 @@
 //! What the fuzz targets share.
 
-pub use strait::fuzz::Numbers;
+pub use strait_base::testing::fuzz::Numbers;
+use strait_base::testing::fuzz::Target;
 
-/// A program that gives the fuzzer's bytes to the target of that name in `strait::fuzz::TARGETS`.
+/// A program that gives the fuzzer's bytes to the target of that name in its crate's `fuzz::TARGETS`.
 #[macro_export]
 macro_rules! target {
     ($name:literal) => {
@@ -14,11 +15,27 @@ macro_rules! target {
     };
 }
 
+/// The targets of all crates.
+fn targets() -> impl Iterator<Item = &'static Target> {
+    let crates = [
+        strait_http2::fuzz::TARGETS,
+        strait_model::fuzz::TARGETS,
+        strait_identity::fuzz::TARGETS,
+        strait_sources::fuzz::TARGETS,
+        strait_rules::fuzz::TARGETS,
+        strait_lkg::fuzz::TARGETS,
+        strait_ads::fuzz::TARGETS,
+        strait_injection::fuzz::TARGETS,
+        strait::cli::fuzz::TARGETS,
+    ];
+    crates.into_iter().flatten()
+}
+
 /// The target of that name.
 ///
 /// # Panics
 /// There is none.
 pub fn named(name: &str) -> fn(&[u8]) -> bool {
-    let found = strait::fuzz::TARGETS.iter().find(|(one, _)| *one == name);
+    let found = targets().find(|(one, _)| *one == name);
     found.unwrap_or_else(|| panic!("no target {name}")).1
 }

@@ -14,6 +14,8 @@ use prost_reflect::{
 };
 use serde_json::Value;
 
+use crate::envoy::google::protobuf::{self as wkt, Struct, value::Kind};
+
 /// Why a message has no JSON form, or some JSON no message.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -135,6 +137,26 @@ fn descriptor(type_url: &str) -> Result<MessageDescriptor, Error> {
     pool()
         .get_message_by_name(name)
         .ok_or_else(|| Error::UnknownType { type_url: type_url.to_owned() })
+}
+
+/// A JSON object as a `google.protobuf.Struct`. Any other JSON value gives a struct without fields.
+pub fn to_struct(object: &Value) -> Struct {
+    let fields = object.as_object().into_iter().flatten();
+    Struct { fields: fields.map(|(key, value)| (key.clone(), to_value(value))).collect() }
+}
+
+fn to_value(value: &Value) -> wkt::Value {
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(value) => Kind::BoolValue(*value),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
+        Value::String(text) => Kind::StringValue(text.clone()),
+        Value::Array(values) => {
+            Kind::ListValue(wkt::ListValue { values: values.iter().map(to_value).collect() })
+        }
+        Value::Object(_) => Kind::StructValue(to_struct(value)),
+    };
+    wkt::Value { kind: Some(kind) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::failure::{CommandFailure, CommandResult, EXIT_CODES, Exit};
 use super::output;
-use crate::codes;
+use strait_base::codes;
 
 /// `strait version`.
 #[derive(Debug, Args)]

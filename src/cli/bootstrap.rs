@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
-use strait_bootstrap::{
-    Bootstrap, Discovery, LibraryBootstrap, PemFiles, ProxyNode, SecretSource, folder_of, is_host,
-};
 
 use super::failure::CommandFailure;
 use super::output::{self, Format};
-use crate::durable::{self, PUBLIC};
-use crate::model::{ClusterId, ProxyType, SdsFiles};
+use strait_base::durable::{self, PUBLIC};
+use strait_bootstrap::{
+    Bootstrap, Discovery, LibraryBootstrap, PemFiles, ProxyNode, SecretSource, folder_of, is_host,
+};
+use strait_model::{ClusterId, ProxyType, SdsFiles};
 
 /// `strait proxy bootstrap`.
 #[derive(Debug, Args)]

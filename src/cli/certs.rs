@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Subcommand};
 
 use super::list::QueryArgs;
-use crate::duration::HumanDuration;
-use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority};
+use strait_base::duration::HumanDuration;
+use strait_identity::{Authority, AuthorityPem, SpiffeId, authority};
 
 /// Make certificates without a control plane, and see how the roots of one fare.
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ struct IssueArgs {
 pub enum CertsError {
     /// The certificate part.
     #[error(transparent)]
-    Identity(#[from] identity::IdentityError),
+    Identity(#[from] strait_identity::IdentityError),
     /// What was asked for can't be in a certificate.
     #[error("{0}")]
     Usage(String),

@@ -24,16 +24,14 @@ use self::finding::{note, problem};
 use super::client::AdminClient;
 use super::cluster::{api, is_well, same_addresses, same_range, yielded};
 use super::failure::{CommandFailure, CommandResult, Exit};
-use super::hold;
 use super::list::{QueryArgs, WaitFor};
 use super::output::{
     self, Cell, Column, Format, OutputStyle, Show, TableLayout, items, speakers, text,
 };
-use super::proxy;
-use super::rollout;
-use crate::apiserver::Loopback;
-use crate::clusters::kubeconfig;
-use crate::codes::{self, Code};
+use super::{hold, proxy, rollout};
+use strait_base::codes::{self, Code};
+use strait_kube_client::Loopback;
+use strait_sources::clusters::kubeconfig;
 
 /// `strait check`.
 #[derive(Debug, Args)]
@@ -590,7 +588,7 @@ fn code_of(state: &str, reason: &str) -> &'static Code {
 
 /// Secrets that hold a kubeconfig, and have neither label.
 fn strays(list: &Value) -> Vec<Value> {
-    let labels = [crate::store::ISTIO_SECRET_LABEL, crate::store::SECRET_LABEL];
+    let labels = [strait_sources::store::ISTIO_SECRET_LABEL, strait_sources::store::SECRET_LABEL];
     let mut found = Vec::new();
     for secret in items(&list["items"]) {
         let held = &secret["metadata"]["labels"];

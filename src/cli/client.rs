@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::failure::{CommandFailure, Exit};
 use super::output::clean;
-use crate::duration::HumanDuration;
+use strait_base::duration::HumanDuration;
 
 /// The most bytes of an answer; a configuration of 100,000 resources fits.
 const ANSWER_BYTES_MAX: usize = 1 << 30;

@@ -25,7 +25,7 @@ use self::traffic::{Part, Ran};
 use self::world::{NETWORKS, World};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{OutputStyle, print, unread};
-use crate::server::signalled;
+use strait_base::signal::signalled;
 
 /// See it all on one machine, with nothing installed
 #[derive(Debug, Args)]

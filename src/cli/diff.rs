@@ -10,8 +10,8 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::offline_mesh::read_files;
 use super::output::{self, Cell, Format, OutputStyle, clean, items, text};
-use crate::codes;
-use crate::store::files::{ManifestContents, read_manifests};
+use strait_base::codes;
+use strait_sources::store::files::{ManifestContents, read_manifests};
 
 /// How many proxies of a group are named.
 const NAMED_MAX: usize = 3;

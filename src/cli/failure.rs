@@ -2,8 +2,8 @@
 
 use std::{fmt, io};
 
-use crate::codes::{self, Code};
-use crate::identity::{self, StoreTrouble};
+use strait_base::codes::{self, Code};
+use strait_identity::StoreTrouble;
 
 /// The exit codes (docs/reference/interface.md, "`strait serve`"); `strait help exit-codes` explains them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,8 +103,8 @@ impl CommandFailure {
 
     /// Trouble with certificates and keys. Wrong usage is what names a file that isn't there, or what no
     /// certificate can say; a file that is there and can't be used is a plain failure.
-    pub(crate) fn identity(what: &str, error: &identity::IdentityError) -> Self {
-        use identity::IdentityError as E;
+    pub(crate) fn identity(what: &str, error: &strait_identity::IdentityError) -> Self {
+        use strait_identity::IdentityError as E;
         let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         let (exit, cause) = match error {
             E::Read { source, .. } if absent(source) => (Exit::Usage, Some(source)),

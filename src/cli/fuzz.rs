@@ -1,16 +1,20 @@
-//! Whatever is stored as traffic configuration, all the way to what proxies are sent: see [`crate::fuzz`].
+//! Whatever is stored as traffic configuration, all the way to what proxies are sent: see [`strait_base::testing::fuzz`].
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::offline_mesh::OfflineMesh;
-use crate::model::{ClusterId, Labels, Locality, Proxy};
-use crate::xds::fuzz::check_given;
+use strait_base::testing::fuzz::Target;
+use strait_envoy::testing::check_given;
+use strait_model::{ClusterId, Labels, Locality, Proxy};
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[("traffic_objects", traffic_objects)];
 
 /// What the objects may name: two services, with their pods, and a gateway.
 const BASE: &str = include_str!("fuzz/base.yaml");
 
 /// A file of manifests. What can be read of it gives a sidecar and a router nothing that Envoy refuses by the rules of its API.
-pub(crate) fn traffic_objects(bytes: &[u8]) -> bool {
+pub fn traffic_objects(bytes: &[u8]) -> bool {
     let files = [("base.yaml", BASE.as_bytes()), ("fuzz.yaml", bytes)];
     let files = files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
     let Ok(mesh) = OfflineMesh::of(files.into(), "istio-system") else { return false };
@@ -54,5 +58,13 @@ fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {
         envoy_release: Some((1, 40)),
         istio_filters: Default::default(),
         virtual_hosts: Default::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn targets_accept_their_corpora_and_mutations() {
+        strait_base::testing::fuzz::check_targets(super::TARGETS);
     }
 }

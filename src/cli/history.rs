@@ -6,13 +6,12 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::failure::{CommandFailure, CommandResult, Exit};
-use super::hold;
 use super::list::QueryArgs;
 use super::output::{
     self, Cell, Column, Format, OutputStyle, TableLayout, age, clean, items, text,
 };
-use super::rollout;
-use crate::duration::HumanDuration;
+use super::{hold, rollout};
+use strait_base::duration::HumanDuration;
 
 /// What the mesh was before.
 #[derive(Debug, Subcommand)]

@@ -6,14 +6,14 @@ use std::io::Read as _;
 
 use clap::Args;
 use serde_json::Value;
-use strait_bootstrap::Discovery;
 
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output;
-use crate::codes;
-use crate::inject::workload::{InjectedWorkload, inject_manifest};
-use crate::inject::{InjectSettings, Injection, PodDefaults, Redirection, default_image};
-use crate::model::ClusterId;
+use strait_base::codes;
+use strait_bootstrap::Discovery;
+use strait_injection::workload::{InjectedWorkload, inject_manifest};
+use strait_injection::{InjectSettings, Injection, PodDefaults, Redirection, default_image};
+use strait_model::ClusterId;
 
 /// The longest text that is read, in bytes.
 const TEXT_BYTES_MAX: u64 = 16 << 20;

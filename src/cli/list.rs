@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::client::{AdminClient, AdminResponse, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{self, Format, OutputStyle, Show, TableLayout, items};
-use crate::duration::HumanDuration;
+use strait_base::duration::HumanDuration;
 
 /// What every command that shows objects takes: whom to ask, and how to show the answer.
 #[derive(Debug, Args)]

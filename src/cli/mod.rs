@@ -16,6 +16,10 @@ mod check;
 mod client;
 mod cluster;
 mod consent;
+#[cfg(feature = "demo")]
+mod demo;
+#[cfg(not(feature = "demo"))]
+#[path = "no_demo.rs"]
 mod demo;
 mod diff;
 mod events;
@@ -24,7 +28,7 @@ mod explain_policy;
 mod explain_route;
 mod failure;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+pub mod fuzz;
 mod history;
 mod hold;
 mod inject;
@@ -49,7 +53,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use self::failure::{CommandFailure, CommandResult, Exit};
-use crate::config::ServeArgs;
+use strait_server::config::ServeArgs;
 
 /// One control plane for Envoy proxies in many Kubernetes clusters
 #[derive(Debug, Parser)]

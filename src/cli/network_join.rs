@@ -11,11 +11,11 @@ use super::cluster::api::{ClusterApi, full_name, kubeconfigs};
 use super::cluster::{ClusterChange, done};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{self, items, text};
-use crate::apiserver::{Access, Loopback};
-use crate::clusters::kubeconfig;
-use crate::clusters::secret::NETWORK_ANNOTATION;
-use crate::codes;
-use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, gateway_port};
+use strait_base::codes;
+use strait_kube_client::{Access, Loopback};
+use strait_model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, gateway_port};
+use strait_sources::clusters::kubeconfig;
+use strait_sources::clusters::secret::NETWORK_ANNOTATION;
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {

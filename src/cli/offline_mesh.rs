@@ -8,20 +8,20 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::failure::CommandFailure;
-use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
-use crate::apiserver::Encoding;
-use crate::explain::ConfigReports;
-use crate::mesh::{Defaults, MeshConfig};
-use crate::model::{ClusterId, EndpointMetadata};
-use crate::push::PushContext;
-use crate::push::context::FixedSettings;
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::registry::kube::offline::{Offline, OfflineResponse};
-use crate::registry::service_entry::EntryIndex;
-use crate::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
-use crate::store::files::{ManifestContents, manifests_in, read_manifests};
-use crate::store::{CONFIG_MAPS, Warning};
-use crate::traffic::{KindSettings, TrafficIndex};
+use strait_explain::ConfigReports;
+use strait_kube_client::Encoding;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::context::FixedSettings;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_model::mesh_config::{Defaults, MeshConfig};
+use strait_model::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
+use strait_model::{ClusterId, EndpointMetadata};
+use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
+use strait_rules::service_entry::EntryIndex;
+use strait_rules::traffic::{KindSettings, TrafficIndex};
+use strait_sources::registry::kube::offline::{Offline, OfflineResponse};
+use strait_sources::store::files::{ManifestContents, manifests_in, read_manifests};
+use strait_sources::store::{CONFIG_MAPS, Warning};
 
 /// The DNS domain, and the trust domain, of a mesh that doesn't say otherwise.
 const DOMAIN: &str = "cluster.local";
@@ -116,7 +116,10 @@ impl OfflineMesh {
         let text = CONFIG_MAPS.into_iter().find_map(named).and_then(|map| map.data.get("mesh"));
         let config = match text {
             Some(text) => MeshConfig::parse(text, &defaults).map_err(|error| {
-                CommandFailure::coded(&crate::codes::MESH_CONFIG, format!("mesh config: {error}"))
+                CommandFailure::coded(
+                    &strait_base::codes::MESH_CONFIG,
+                    format!("mesh config: {error}"),
+                )
             })?,
             None => MeshConfig::new(&defaults),
         };
@@ -170,7 +173,7 @@ impl OfflineMesh {
 /// The Services of the files, with their endpoints and pods, as those of one cluster.
 fn services(
     members: &[Value],
-    others: &crate::model::Collection,
+    others: &strait_model::Collection,
     config: &MeshConfig,
     system_namespace: &str,
 ) -> Result<RegistryUpdate, CommandFailure> {

@@ -10,9 +10,9 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::output::{self, Column, Format, OutputStyle, TableLayout, items, text};
 use super::simulate;
-use crate::codes;
-use crate::model::{ClusterId, NetworkId};
-use crate::policy::{Policy, PolicyRefusal};
+use strait_base::codes;
+use strait_model::policy::{Policy, PolicyRefusal};
+use strait_model::{ClusterId, NetworkId};
 
 /// Policy files.
 #[derive(Debug, Subcommand)]

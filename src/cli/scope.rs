@@ -13,7 +13,7 @@ use super::client::AdminClient;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::output::{self, Format, clean, items, text};
-use crate::xds::names::OutboundName;
+use strait_xds::names::OutboundName;
 
 /// How many different names are taken of each kind; more are not those of services.
 const NAMES_MAX: usize = 20_000;

@@ -8,14 +8,13 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::{CommandFailure, CommandResult, Exit};
-use crate::admin::TokenError;
-use crate::codes;
-use crate::config::{LogFormat, ServeArgs};
-use crate::model::Mcs;
-use crate::policy::PolicyError;
-use crate::process;
-use crate::server::{self, ServeError};
-use crate::store::own_cluster::OwnClusterError;
+use strait_base::{codes, process};
+use strait_model::Mcs;
+use strait_server::ServeError;
+use strait_server::admin::TokenError;
+use strait_server::config::{LogFormat, ServeArgs};
+use strait_sources::policy_watch::PolicyError;
+use strait_sources::store::own_cluster::OwnClusterError;
 
 pub(super) async fn run(args: &ServeArgs) -> CommandResult {
     if args.mcs_auto_export && args.mcs == Mcs::Off {
@@ -24,7 +23,7 @@ pub(super) async fn run(args: &ServeArgs) -> CommandResult {
     }
     start_logging(args)?;
     raise_descriptors();
-    match server::run(args).await {
+    match strait_server::run(args).await {
         Ok(()) => Ok(Exit::Fine),
         Err(error) => Err(failure(&error)),
     }

@@ -16,10 +16,10 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::offline_mesh::{OfflineMesh, read_files};
 use super::output::{self, Format, clean};
-use crate::access::PolicyErrors;
-use crate::explain::AccessSnapshot;
-use crate::model::ISTIO_SECURITY;
-use crate::store::files::read_manifests;
+use strait_explain::AccessSnapshot;
+use strait_model::ISTIO_SECURITY;
+use strait_rules::access::PolicyErrors;
+use strait_sources::store::files::read_manifests;
 
 /// How many changes are shown to people.
 const SHOWN: usize = 50;

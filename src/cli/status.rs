@@ -7,11 +7,10 @@ use super::check::{CheckInputs, is_problem, problems};
 use super::client::{AdminClient, Connect};
 use super::cluster::CLUSTERS;
 use super::failure::{CommandResult, Exit};
-use super::hold;
 use super::list::{Follow, LastShown, watch_pause};
 use super::network::NETWORKS;
 use super::output::{self, Cell, Format, OutputStyle, Render, Show, items, text};
-use super::rollout;
+use super::{hold, rollout};
 
 /// How many services are named that clusters disagree on; a mesh may have thousands.
 const CONFLICTS_SHOWN: usize = 8;

@@ -12,7 +12,7 @@ use super::check::{CheckInputs, problems};
 use super::client::AdminResponse;
 use super::output::{Format, OutputStyle, Show};
 use super::{Cli, Command, bootstrap, cluster, explain, network, proxy, service, status};
-use crate::model::SdsFiles;
+use strait_model::SdsFiles;
 
 const LOOK: OutputStyle =
     OutputStyle { now: Timestamp::constant(1_795_242_600, 0), colour: false, unicode: true };

@@ -15,7 +15,7 @@ use super::bundle::{ServedBundle, serve_bundle};
 use super::client::{AdminClient, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output;
-use crate::server::signalled;
+use strait_base::signal::signalled;
 
 /// How long a program that opens a browser may take to say that it can't. Some stay for as long as the browser.
 const OPENER_WAITS: Duration = Duration::from_secs(3);

@@ -1,10 +1,10 @@
 //! Access policies through the whole server: whom they reach, and what the program says of them.
 
 use serde_json::{Value, json};
-use strait::xds::client::{Options as ClientOptions, XdsClient};
-use strait::xds::resource::ResourceType;
 
 use super::mesh::{Member, Proxy, SOON, Setup, holds, text, wait_until};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{Options as ClientOptions, XdsClient};
 
 fn policy(name: &str, labels: &Value, spec: &Value) -> Value {
     let mut spec = spec.clone();

@@ -6,10 +6,13 @@ use std::time::SystemTime;
 
 use prost::Message;
 use serde_json::{Value, json};
-use strait::identity::AuthorityPem;
-use strait::xds::client::channel;
-use strait::xds::resource::ResourceType;
-use strait::xds::session::ProtocolForm;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::mesh::{Member, SHOP, SOON, SYSTEM, Server, Setup, outbound, replace};
+use super::tokens::{Agent, identity_of, running, token_by_hand, without_certificate};
+use strait_identity::AuthorityPem;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use strait_proto::envoy::envoy::service::discovery::v3::{
@@ -18,12 +21,9 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 use strait_proto::envoy::google::protobuf::value::Kind;
 use strait_proto::envoy::google::protobuf::{Struct, Value as ProtoValue};
 use strait_proto::envoy::google::rpc;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
-
-use super::mesh::{Member, SHOP, SOON, SYSTEM, Server, Setup, outbound, replace};
-use super::tokens::{Agent, identity_of, running, token_by_hand, without_certificate};
+use strait_xds::resource::ResourceType;
+use strait_xds::session::ProtocolForm;
+use strait_xds_client::channel;
 
 const AGENT_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
 const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
+
 use strait_sim::{Options, SimCluster};
 
 /// Runs `strait` with nothing of this machine's environment.

@@ -6,8 +6,6 @@ use std::time::Duration;
 use http::{Method, header};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use strait::xds::client::Options;
-use strait::xds::resource::ResourceType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -15,6 +13,8 @@ use tokio::time::timeout;
 
 use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, endpoints_until, holds, wait_until};
 use super::page::ask;
+use strait_xds::resource::ResourceType;
+use strait_xds_client::Options;
 
 /// The last change that passes, once there is one.
 async fn change_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {

@@ -6,10 +6,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
-use strait::xds::client::{Options as ClientOptions, XdsClient};
-use strait::xds::resource::ResourceType;
-use strait_sim::objects::{self, Endpoint, HTTP, NETWORK_LABEL};
-use strait_sim::{Family, Options as SimOptions, SimCluster};
 
 use super::mesh::{
     Member, Proxy, SHOP, SOON, SYSTEM, Setup, endpoints_until, holds, outbound, wait_until,
@@ -17,6 +13,10 @@ use super::mesh::{
 use super::relay::{Line, Relay};
 use super::restart::quiet;
 use super::soak::Replica;
+use strait_sim::objects::{self, Endpoint, HTTP, NETWORK_LABEL};
+use strait_sim::{Family, Options as SimOptions, SimCluster};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{Options as ClientOptions, XdsClient};
 
 /// More than any deadline of ours, and much for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -8,11 +8,11 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use strait::xds::client::{ClientContents, XdsClient};
-use strait::xds::resource::ResourceType;
-use strait_proto::envoy::envoy::config::core::v3::Node;
 
 use super::harness::{Collection, Estate, LIMIT, Setup, Trust, to_json};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{ClientContents, XdsClient};
 
 /// How many good objects there are, and services with them.
 const GOOD: usize = 100;

@@ -1,10 +1,10 @@
 //! What a slip in a file of the configuration costs: the edit, and nothing that was in force.
 
 use serde_json::{Value, json};
-use strait::xds::client::XdsClient;
-use strait::xds::resource::ResourceType;
 
 use super::mesh::{Member, Proxy, SOON, Server, Setup, holds, replace, text, wait_until};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::XdsClient;
 
 const VERSIONS: [(&str, &str); 3] = [
     ("AuthorizationPolicy", "security.istio.io/v1"),

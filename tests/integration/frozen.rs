@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use strait::xds::client::XdsClient;
 
 use super::mesh::{
     Member, Proxy, SHOP, Server, Setup, endpoints_until, holds, outbound, replace, wait_until,
 };
+use strait_xds_client::XdsClient;
 
 /// Longer than the longest wait here, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -17,12 +17,12 @@ use futures::StreamExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use strait::xds::client::{XdsClient, XdsConnectError};
-use strait::xds::resource::ResourceType;
-use strait_proto::envoy::envoy::config::core::v3::Node;
 
 use super::archive::Archive;
 use super::harness::{Collection, Estate, LIMIT, Setup, Trust, to_json};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{XdsClient, XdsConnectError};
 
 /// Cases that run at once: each waits for others' answers most of the time.
 const AT_ONCE: usize = 6;
@@ -277,7 +277,7 @@ impl Findings {
         estate: &Estate,
         proxy: &ProxyFile,
     ) {
-        let delta = |held: &strait::xds::client::ClientContents| -> Collection {
+        let delta = |held: &strait_xds_client::ClientContents| -> Collection {
             let of = |kind| {
                 let body = |name: &str| held.body(kind, name).expect("named").to_vec();
                 (kind, held.names(kind).map(|name| (name.to_owned(), body(name))).collect())

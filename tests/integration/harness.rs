@@ -12,22 +12,23 @@ use std::time::{Duration, SystemTime};
 use clap::Parser;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
-use strait::config::ServeArgs;
-use strait::identity::authority::{Authority, AuthorityPem};
-use strait::identity::{SpiffeId, tls};
-use strait::server::{self, Bound};
-use strait::task::Supervisor;
-use strait::xds::client::{self, XdsClient, XdsConnectError};
-use strait::xds::resource::ResourceType;
-use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
-use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use strait_proto::json;
-use strait_sim::{Family, Options, SimCluster};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+
+use strait_base::task::Supervisor;
+use strait_identity::authority::{Authority, AuthorityPem};
+use strait_identity::{SpiffeId, tls};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::json;
+use strait_server::Bound;
+use strait_server::config::ServeArgs;
+use strait_sim::{Family, Options, SimCluster};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{XdsClient, XdsConnectError};
 
 /// The system namespace, in the config directory and in every cluster.
 pub(crate) const SYSTEM: &str = "strait-system";
@@ -134,7 +135,7 @@ impl Estate {
         }
         flags.extend(setup.flags.iter().cloned());
         let flags = Flags::try_parse_from(flags).expect("sound flags");
-        let mut bound = server::start(&flags.serve).await.expect("it starts");
+        let mut bound = strait_server::start(&flags.serve).await.expect("it starts");
         let token = std::fs::read_to_string(&bound.token_file).expect("a token");
         bound.readiness.wait_for(|readiness| readiness.ready).await.expect("it runs");
         Self {
@@ -170,11 +171,12 @@ impl Estate {
         tls: Arc<ClientConfig>,
         asked: &[String],
     ) -> Result<Collection, tonic::Status> {
-        let channel = client::channel(self.bound.xds, "localhost", tls).await.expect("connected");
+        let channel =
+            strait_xds_client::channel(self.bound.xds, "localhost", tls).await.expect("connected");
         let (requests, taken) = mpsc::channel(64);
         let mut collector = Collector::default();
         let mut kinds = vec![ResourceType::Cluster, ResourceType::Listener];
-        kinds.extend(client::captures_dns(&node).then_some(ResourceType::NameTable));
+        kinds.extend(strait_xds_client::captures_dns(&node).then_some(ResourceType::NameTable));
         if !asked.is_empty() {
             kinds = vec![ResourceType::Listener];
             collector.by_name = true;

@@ -3,12 +3,12 @@
 use std::process::Output;
 
 use serde_json::{Value, json};
-use strait::xds::client::XdsClient;
-use strait::xds::resource::ResourceType;
 
 use super::mesh::{
     Member, Proxy, SOON, Server, Setup, endpoints_until, held, holds, text, wait_until,
 };
+use strait_xds::resource::ResourceType;
+use strait_xds_client::XdsClient;
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
     let group = if kind == "AuthorizationPolicy" { "security" } else { "networking" };

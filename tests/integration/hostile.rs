@@ -10,13 +10,6 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
-use strait::xds::client::{XdsClient, channel};
-use strait::xds::resource::ResourceType;
-use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
-use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use strait_proto::health::HealthCheckRequest;
-use strait_proto::health::health_check_response::ServingStatus;
-use strait_proto::health::health_client::HealthClient;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Child;
@@ -25,6 +18,13 @@ use tokio_rustls::client::TlsStream;
 use tonic::Code;
 
 use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, endpoints_until, wait_until};
+use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::health::HealthCheckRequest;
+use strait_proto::health::health_check_response::ServingStatus;
+use strait_proto::health::health_client::HealthClient;
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{XdsClient, channel};
 
 /// A ready server with one member, `east` in `n1`, which has the pod `web-10-0-0-1.shop`, and the sidecar of
 /// that pod.
@@ -407,7 +407,7 @@ async fn silent(from: [u8; 4], to: SocketAddr) -> TcpStream {
 #[tokio::test]
 async fn half_open_requests_and_few_descriptors_leave_health_and_new_streams_working() {
     // Of the test itself.
-    strait::process::raise_descriptors().expect("allowed");
+    strait_base::process::raise_descriptors().expect("allowed");
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -429,8 +429,8 @@ async fn half_open_requests_and_few_descriptors_leave_health_and_new_streams_wor
         process.answers("/readyz").await.expect("it is ready");
         let tls = setup.certificate(SHOP, "web");
         let channel = channel(process.xds, "localhost", tls).await.expect("let in");
-        let tasks = strait::task::Supervisor::new();
-        let options = strait::xds::client::Options::default();
+        let tasks = strait_base::task::Supervisor::new();
+        let options = strait_xds_client::Options::default();
         let client = XdsClient::open(channel, web().node(), options, &tasks).await;
         let client = client.unwrap_or_else(|error| panic!("round {round}: {error}"));
         endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;

@@ -6,20 +6,20 @@ use std::time::{Duration, SystemTime};
 use rustls::ClientConfig;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
-use strait::identity::{Authority, AuthorityPem, RootFingerprint, tls};
-use strait::xds::client::{Options as ClientOptions, StreamEnded, XdsConnectError, channel};
-use strait::xds::resource::ResourceType;
-use strait::xds::session::ProtocolForm;
-use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
-use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use strait_sim::objects;
 use tonic::{Code, Status};
 
 use super::mesh::{
     Member, Proxy, SHOP, SOON, Server, Setup, certificate_of, endpoints_until, from_nothing, holds,
     replace, wait_until,
 };
+use strait_identity::{Authority, AuthorityPem, RootFingerprint, tls};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_sim::objects;
+use strait_xds::resource::ResourceType;
+use strait_xds::session::ProtocolForm;
+use strait_xds_client::{Options as ClientOptions, StreamEnded, XdsConnectError, channel};
 
 /// A ready server with one member, `east` in `n1`, which has the pod `web-10-0-0-1.shop`.
 async fn running() -> (Setup, Member, Server) {

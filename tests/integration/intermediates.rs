@@ -13,15 +13,15 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, S
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use serde_json::Value;
-use strait::identity::{AuthorityPem, tls};
-use strait::xds::client::{Options as ClientOptions, channel};
-use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tonic::{Code, Status};
 
 use super::mesh::{SOON, Server, Setup, endpoints_until, holds, wait_until};
 use super::tokens::{Agent, csr_of, member, without_certificate};
+use strait_identity::{AuthorityPem, tls};
+use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
+use strait_xds_client::{Options as ClientOptions, channel};
 
 /// What a workload shows, and what it was given to believe.
 struct Shown {

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use strait::xds::client::XdsClient;
-use strait::xds::resource::ResourceType;
-use strait_sim::{Family, Fault, Options as SimOptions};
 
 use super::mesh::{Member, Proxy, SOON, Server, Setup, held, holds, replace, text, wait_until};
+use strait_sim::{Family, Fault, Options as SimOptions};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::XdsClient;
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
 

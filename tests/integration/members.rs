@@ -2,12 +2,12 @@
 //! an ID, and what is left of a cluster whose Secret goes.
 
 use serde_json::{Value, json};
-use strait_sim::objects::{HTTP, Port};
-use strait_sim::{Fault, objects};
 
 use super::mesh::{
     Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, renamed, wait_until,
 };
+use strait_sim::objects::{HTTP, Port};
+use strait_sim::{Fault, objects};
 
 /// A Secret with these keys.
 fn secret(name: &str, keys: &[(&str, &str)]) -> Value {

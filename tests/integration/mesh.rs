@@ -20,18 +20,19 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
-use strait::config::ServeArgs;
-use strait::identity::{Authority, AuthorityPem, SpiffeId, tls};
-use strait::server::{self, Bound};
-use strait::task::Supervisor;
-use strait::xds::client::{Options as ClientOptions, XdsClient, XdsConnectError, channel};
-use strait::xds::resource::ResourceType;
-use strait::xds::session::ProtocolForm;
+use tempfile::TempDir;
+
+use strait_base::task::Supervisor;
+use strait_identity::{Authority, AuthorityPem, SpiffeId, tls};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::google::protobuf::{Struct, Value as ProtoValue, value::Kind};
+use strait_server::Bound;
+use strait_server::config::ServeArgs;
 use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL, Port};
 use strait_sim::{Options as SimOptions, SimCluster, objects};
-use tempfile::TempDir;
+use strait_xds::resource::ResourceType;
+use strait_xds::session::ProtocolForm;
+use strait_xds_client::{Options as ClientOptions, XdsClient, XdsConnectError, channel};
 
 /// The system namespace.
 pub(crate) const SYSTEM: &str = "strait-system";
@@ -171,7 +172,7 @@ impl Setup {
         let name = ["strait".to_owned()];
         let flags = Flags::try_parse_from(name.into_iter().chain(arguments));
         let args = flags.unwrap_or_else(|error| panic!("{error}")).serve;
-        let bound = server::start(&args).await.unwrap_or_else(|error| panic!("{error}"));
+        let bound = strait_server::start(&args).await.unwrap_or_else(|error| panic!("{error}"));
         let token = std::fs::read_to_string(&bound.token_file).expect("a token");
         let admin = Admin::new(bound.admin, token.trim());
         Server { bound, admin, clients: Supervisor::new() }

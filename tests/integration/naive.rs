@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use strait::xds::client::ClientContents;
-use strait::xds::resource::ResourceType;
-use strait_proto::json::to_json;
-use strait_sim::Store;
 
 use super::mesh::{Proxy, SYSTEM};
+use strait_proto::json::to_json;
+use strait_sim::Store;
+use strait_xds::resource::ResourceType;
+use strait_xds_client::ClientContents;
 
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 

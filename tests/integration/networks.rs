@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use strait::xds::client::{Options as ClientOptions, StreamEnded, XdsClient, XdsConnectError};
-use strait::xds::resource::ResourceType;
-use strait_sim::objects;
-use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
 
 use super::members::TCP;
 use super::mesh::{
     Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, renamed, wait_until,
 };
+use strait_sim::objects;
+use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{Options as ClientOptions, StreamEnded, XdsClient, XdsConnectError};
 
 /// East in n1 and west in n2, the same pod addresses in both, each serving `web`.
 async fn east_and_west() -> (Member, Member) {

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
-use strait::identity::authority::AuthorityPem;
+
+use strait_identity::authority::AuthorityPem;
 use strait_sim::objects::{self, HTTP, Port};
 use strait_sim::{Family, Fault, Options, SimCluster};
 

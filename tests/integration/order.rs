@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use strait::xds::client;
-use strait::xds::resource::ResourceType::{self, Cluster, Endpoint, Listener, Route};
-use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use strait_proto::envoy::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
-};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::harness::{find_routes, to_json};
 use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, outbound};
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+};
+use strait_xds::resource::ResourceType::{self, Cluster, Endpoint, Listener, Route};
 
 /// After this an answer is waited for no longer, so that on a machine which is that slow nothing is shown.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -74,7 +73,9 @@ struct Answering {
 impl Answering {
     async fn connect(server: &Server, setup: &Setup, proxy: &Proxy) -> Self {
         let tls = setup.certificate(proxy.namespace, proxy.account);
-        let channel = client::channel(server.bound.xds, "localhost", tls).await.expect("connected");
+        let channel = strait_xds_client::channel(server.bound.xds, "localhost", tls)
+            .await
+            .expect("connected");
         let (requests, taken) = mpsc::channel(64);
         let mut node = Some(proxy.node());
         for kind in [Cluster, Listener] {

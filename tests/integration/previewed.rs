@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use strait::xds::client::XdsClient;
-use strait::xds::resource::ResourceType;
 
 use super::mesh::{
     Member, Proxy, SOON, Server, Setup, endpoints_until, holds, outbound, text, wait_until,
 };
+use strait_xds::resource::ResourceType;
+use strait_xds_client::XdsClient;
 
 /// Encoded resources by type and name.
 type Held = BTreeMap<(ResourceType, String), Vec<u8>>;

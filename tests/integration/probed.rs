@@ -10,9 +10,9 @@ use hyper_util::rt::TokioExecutor;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
-use strait::identity::mesh_client::MeshClientRequest;
 
 use super::mesh::{Member, SYSTEM, Server, Setup, text};
+use strait_identity::mesh_client::MeshClientRequest;
 
 /// What comes of asking for an identity with this token.
 async fn ask(server: &Server, token: &str, body: &Value) -> (StatusCode, Value) {

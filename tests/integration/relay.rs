@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use strait::task::Supervisor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::mesh::{Member, SYSTEM};
+use strait_base::task::Supervisor;
 
 /// What becomes of what is sent. A connection that has lost bytes is dead for good, whatever the line
 /// does later, as where a firewall forgot it.

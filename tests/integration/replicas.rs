@@ -6,17 +6,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use strait::xds::client::{ClientContents, Options as ClientOptions, XdsClient};
-use strait::xds::resource::ResourceType;
-use strait::xds::session::ProtocolForm;
-use strait_sim::objects::namespace;
-use strait_sim::{Family, Fault};
 
 use super::cli::envoy;
 use super::mesh::{
     Admin, Member, Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, from_nothing, holds, text,
     wait_until,
 };
+use strait_sim::objects::namespace;
+use strait_sim::{Family, Fault};
+use strait_xds::resource::ResourceType;
+use strait_xds::session::ProtocolForm;
+use strait_xds_client::{ClientContents, Options as ClientOptions, XdsClient};
 
 /// A config cluster, a member on another network, and two control planes.
 struct Replicas {

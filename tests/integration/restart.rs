@@ -1,12 +1,11 @@
 //! What a restart of the control plane costs a proxy: nothing.
 
-use strait::xds::client::{ClientContents, Options as ClientOptions, XdsClient};
-use strait::xds::resource::ResourceType;
-use strait::xds::session::ProtocolForm;
-
 use super::mesh::{
     Member, Proxy, SOON, Server, Setup, endpoints_until, from_nothing, holds, wait_until,
 };
+use strait_xds::resource::ResourceType;
+use strait_xds::session::ProtocolForm;
+use strait_xds_client::{ClientContents, Options as ClientOptions, XdsClient};
 
 /// What each type's resources are, without what only this stream counts.
 pub(super) type Bodies = Vec<(String, Vec<u8>)>;

@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use serde_json::json;
-use strait::sources::FRESH_WAIT;
-use strait::xds::client::XdsClient;
-use strait::xds::resource::ResourceType;
-use strait_sim::{Family, Fault, Gone, Refusal, SimCluster, objects};
 
 use super::mesh::{
     Member, Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, holds, replace, wait_until,
 };
 use super::restart::{Bodies, CART, members, quiet, substance};
+use strait_base::source_status::FRESH_WAIT;
+use strait_sim::{Family, Fault, Gone, Refusal, SimCluster, objects};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::XdsClient;
 
 /// What a proxy holds of every type, once there is nothing more for it.
 async fn given(setup: &Setup, server: &Server) -> Vec<(ResourceType, Bodies)> {

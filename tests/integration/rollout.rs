@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use strait::xds::client::{Options, XdsClient};
-use strait::xds::resource::ResourceType;
 
 use super::mesh::{
     Member, Proxy, SOON, Server, Setup, endpoints_until, held, holds, replace, text, wait_until,
 };
 use super::page::ChangeEvents;
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{Options, XdsClient};
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
 /// As many proxies as there are, of which a share of 40 % are four.

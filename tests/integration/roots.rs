@@ -6,8 +6,11 @@ use std::time::{Duration, SystemTime};
 use prost::Message as _;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
-use strait::identity::{Authority, AuthorityPem};
-use strait::xds::client::channel;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::mesh::{Member, Proxy, SOON, Server, Setup, holds, replace, wait_until};
+use strait_identity::{Authority, AuthorityPem};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
@@ -15,10 +18,7 @@ use strait_proto::envoy::envoy::service::status::v3::{
     ClientConfig as FollowedConfig, ConfigStatus,
 };
 use strait_sim::{Fault, SimCluster};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-
-use super::mesh::{Member, Proxy, SOON, Server, Setup, holds, replace, wait_until};
+use strait_xds_client::channel;
 
 const USUAL: &str = "istio-ca-root-cert";
 const BESIDE: &str = "strait-ca-root-cert";

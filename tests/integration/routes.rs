@@ -1,9 +1,9 @@
 //! What routes of the Gateway API say of themselves in the config cluster, from the start to the end of what they are about.
 
 use serde_json::{Value, json};
-use strait_sim::{Family, Options as SimOptions};
 
 use super::mesh::{Member, SOON, Setup, holds, wait_until};
+use strait_sim::{Family, Options as SimOptions};
 
 const CONTROLLER: &str = "strait.dev/gateway-controller";
 

@@ -1,23 +1,23 @@
 //! Gateways that ask for Secrets of their own cluster and namespace (SDS over ADS): what they are sent, and what not.
 
+use std::time::{Duration, SystemTime};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message as _;
 use serde_json::{Value, json};
-use std::time::{Duration, SystemTime};
-use strait::xds::client::channel;
-use strait::xds::resource::ResourceType;
-use strait_proto::envoy::envoy::config::core::v3::data_source::Specifier;
-use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3::{Secret, secret};
-use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
-use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryResponse;
-use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use strait_sim::{Fault, objects};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, holds, text, wait_until};
+use strait_proto::envoy::envoy::config::core::v3::data_source::Specifier;
+use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3::{Secret, secret};
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use strait_sim::{Fault, objects};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::channel;
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 /// How long nothing may come where nothing should.

@@ -8,10 +8,6 @@ use std::time::{Duration, SystemTime};
 use http::StatusCode;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
-use strait::xds::client::{Options as ClientOptions, XdsClient, XdsConnectError};
-use strait::xds::resource::ResourceType;
-use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
-use strait_sim::{Certificate, Fault, Options as SimOptions, objects};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
@@ -19,6 +15,10 @@ use super::mesh::{
     Admin, Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, outbound,
     renamed, replace, wait_until,
 };
+use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
+use strait_sim::{Certificate, Fault, Options as SimOptions, objects};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{Options as ClientOptions, XdsClient, XdsConnectError};
 
 /// East and west in two networks with the same pod addresses, each serving `web` on two pods.
 async fn east_and_west() -> (Member, Member) {
@@ -664,8 +664,8 @@ async fn the_binary_says_where_it_listens_and_drains_on_sigterm() {
 
     let tls = setup.certificate(SHOP, "client");
     let channel =
-        strait::xds::client::channel(address("xds"), "localhost", tls).await.expect("connected");
-    let tasks = strait::task::Supervisor::new();
+        strait_xds_client::channel(address("xds"), "localhost", tls).await.expect("connected");
+    let tasks = strait_base::task::Supervisor::new();
     let node = Proxy::sidecar("east").node();
     let mut client =
         XdsClient::open(channel, node, ClientOptions::default(), &tasks).await.expect("let in");

@@ -10,14 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
-use strait::xds::client::{ClientContents, XdsClient};
-use strait::xds::resource::ResourceType;
-use strait::xds::session::ProtocolForm;
-use strait_sim::{Fault, Gone};
 
 use super::mesh::{Proxy, Server, Setup, from_nothing, holds, wait_until};
 use super::naive;
 use super::story::{Cast, Story};
+use strait_sim::{Fault, Gone};
+use strait_xds::resource::ResourceType;
+use strait_xds::session::ProtocolForm;
+use strait_xds_client::{ClientContents, XdsClient};
 
 /// Seeds of a usual run.
 const SEEDS: [u64; 3] = [1, 2, 3];

@@ -15,11 +15,6 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use serde_json::Value;
-use strait::task::Supervisor;
-use strait::xds::client::{ClientContents, Options, XdsClient, channel};
-use strait::xds::resource::ResourceType;
-use strait::xds::session::ProtocolForm;
-use strait_sim::{Fault, Gone};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -27,6 +22,11 @@ use super::mesh::{Admin, Proxy, SOON, Setup, from_nothing, holds, wait_until};
 use super::naive;
 use super::simulation::{difference, pictured};
 use super::story::{Cast, Story};
+use strait_base::task::Supervisor;
+use strait_sim::{Fault, Gone};
+use strait_xds::resource::ResourceType;
+use strait_xds::session::ProtocolForm;
+use strait_xds_client::{ClientContents, Options, XdsClient, channel};
 
 /// Where nothing else is asked for: enough to see that all of it works.
 const SECONDS: u64 = 15;

@@ -12,19 +12,6 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
-use strait::identity::tls;
-use strait::task::Supervisor;
-use strait::xds::resource::ResourceType;
-use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_server::{
-    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
-};
-use strait_proto::envoy::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-};
-use strait_proto::envoy::google::protobuf::Any;
-use strait_proto::istio::mcp::{Metadata, Resource};
-use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
-use strait_sim::{Family, Fault, SimCluster, objects};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -39,6 +26,19 @@ use crate::mesh::{
     Member, Proxy, SOON as LIMIT, SYSTEM, Server as Strait, Setup, holds, wait_until,
 };
 use crate::restart::{Bodies, quiet, substance};
+use strait_base::task::Supervisor;
+use strait_identity::tls;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use strait_proto::envoy::google::protobuf::Any;
+use strait_proto::istio::mcp::{Metadata, Resource};
+use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
+use strait_sim::{Family, Fault, SimCluster, objects};
+use strait_xds::resource::ResourceType;
 
 /// What the server has, and what it has been told.
 #[derive(Debug, Clone, Default)]

@@ -1,9 +1,9 @@
 //! What objects of Istio's kinds say of themselves in the config cluster, beside what other controllers say of them.
 
 use serde_json::{Value, json};
-use strait_sim::{Family, Options as SimOptions, objects};
 
 use super::mesh::{Member, SOON, Setup, holds, wait_until};
+use strait_sim::{Family, Options as SimOptions, objects};
 
 fn object(group: &str, kind: &str, name: &str, spec: Value) -> Value {
     json!({

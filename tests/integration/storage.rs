@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
-use strait_sim::{SimCluster, objects};
 
 use super::mesh::{
     Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, holds, replace, wait_until,
 };
 use super::restart::{CART, members};
 use super::traced::skip;
+use strait_sim::{SimCluster, objects};
 
 fn strait(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL, Port, TCP};
-use strait_sim::{Fault, objects};
 
 use super::mesh::{Member, SHOP, SYSTEM, Setup, replace};
 use super::naive::{MeshNetworks, Objects, World};
+use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL, Port, TCP};
+use strait_sim::{Fault, objects};
 
 /// How many events a burst may have. Among many some make every proxy look at everything, which hides
 /// what a change should have told by itself; so most are few.

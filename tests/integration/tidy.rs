@@ -133,7 +133,7 @@ fn every_code_that_is_told_has_a_page() {
         for (at, _) in text.match_indices("STR") {
             let code: String = text[at..].chars().take(7).collect();
             let numbered = code.len() == 7 && code[3..].bytes().all(|b| b.is_ascii_digit());
-            if numbered && strait::codes::find(&code).is_none() && code != "STR9999" {
+            if numbered && strait_base::codes::find(&code).is_none() && code != "STR9999" {
                 missing.insert((code, file.clone()));
             }
         }

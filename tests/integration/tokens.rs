@@ -7,9 +7,12 @@ use std::time::{Duration, SystemTime};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ClientConfig;
 use serde_json::json;
-use strait::identity::{TrustRoots, tls};
-use strait::xds::client::channel;
-use strait::xds::resource::ResourceType;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming};
+
+use super::mesh::{Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, holds, wait_until};
+use strait_identity::{TrustRoots, tls};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
@@ -18,11 +21,8 @@ use strait_proto::envoy::google::protobuf::{Struct, Value as ProtoValue};
 use strait_proto::istio::auth::IstioCertificateRequest;
 use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
 use strait_sim::{Options as SimOptions, SimCluster, objects};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Status, Streaming};
-
-use super::mesh::{Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, holds, wait_until};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::channel;
 
 const AUDIENCE: &str = "istio-ca";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -358,7 +358,7 @@ async fn what_is_not_known_here_is_asked_of_the_member_and_the_answer_kept_a_whi
 }
 
 pub(super) async fn token_by_hand(member: &Member, path: &str) -> String {
-    use strait::apiserver::{Access, ApiClient, ApiCredential, Loopback, Redacted};
+    use strait_kube_client::{Access, ApiClient, ApiCredential, Loopback, Redacted};
     let access = Access {
         server: member.api.url().parse().expect("a URL"),
         ca_pem: Some(member.api.certificate_authority().as_bytes().to_vec()),

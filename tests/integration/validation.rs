@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-
 use tokio::io::AsyncWriteExt as _;
 
 use super::harness::{Estate, Setup, Trust};

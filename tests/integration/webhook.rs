@@ -9,12 +9,12 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use serde_json::{Value, json};
-use strait::task::Supervisor;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::harness::{Estate, Setup, Trust};
+use strait_base::task::Supervisor;
 
 const PATH: &str = "/inject/cluster/east/net/n1?timeout=5s";
 

@@ -11,14 +11,13 @@ use crate::envoy::Envoy;
 use crate::helper::Load;
 use crate::host::Host;
 use crate::kube::{self, Request};
-use crate::mode_rollout;
 use crate::netns::ENVOY_UID;
 use crate::process::Process;
 use crate::rig_check::ask;
 use crate::rollout::taken_port_of;
 use crate::scenarios::{PROPAGATION, finish, http};
-use crate::wait;
 use crate::world::{ECHO_PODS, Proxy, World, bootstrap, pod_labels};
+use crate::{mode_rollout, wait};
 
 /// How many there are, of which a share of 5 % is one.
 const FLEET: usize = 20;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
-use strait::inject::webhook::{WebhookRegistration, WebhookTarget, WhenAway};
 
 use crate::apiserver::{Apiserver, Settings};
 use crate::certs::Authority;
@@ -16,6 +15,7 @@ use crate::kube::{Request, istio_kind, namespace};
 use crate::netns::Netns;
 use crate::strait::Strait;
 use crate::wait;
+use strait_injection::webhook::{WebhookRegistration, WebhookTarget, WhenAway};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const ADDRESS: &str = "127.0.0.1:15017";

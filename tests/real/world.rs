@@ -16,13 +16,12 @@ use crate::envoy::{ADMIN, Envoy};
 use crate::helper::{Answers, HTTP_PORT, Load, TCP_PORT};
 use crate::host::Host;
 use crate::kube::{Request, endpoint_slice, istio_kind, namespace, pod, service};
-use crate::mode_rollout;
 use crate::netns::Netns;
 use crate::process::Process;
 use crate::rig_check::{ask, echo, sidecar_in, start};
 use crate::strait::{self, Strait};
 use crate::topology::{GATEWAY_POD_ADDRESS, HUB, Topology, gateway_address};
-use crate::wait;
+use crate::{mode_rollout, wait};
 
 /// Where Strait's own objects and the gateways live.
 pub(crate) const SYSTEM: &str = "strait-system";

@@ -5,21 +5,22 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use strait::access::{AccessIndex, AccessPolicies, AccessSettings, PolicyErrors};
-use strait::model::{Collection, NetworkId, Proxy};
-use strait::push::PushContext;
-use strait::push::event_loop::MeshEvent;
-use strait::push::interest::Interest;
-use strait::push::scope::{Stand, Wildcards};
-use strait::push::view::{Role, ViewKey};
-use strait::xds::generate::{Cache, ProxyConfig};
-use strait::xds::node;
-use strait::xds::resource::{ResourceSource, ResourceType};
-use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_proto::envoy::google::protobuf::{Struct, Value as NodeValue, value::Kind};
 
 use crate::objects::{NAMESPACE, pod_name, service_name};
 use crate::{Case, DOMAIN, mesh};
+use strait_ads::node;
+use strait_envoy::{Cache, ProxyConfig};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::MeshEvent;
+use strait_mesh::push::interest::Interest;
+use strait_mesh::push::scope::Stand;
+use strait_mesh::push::view::{Role, ViewKey};
+use strait_model::dirty::Wildcards;
+use strait_model::{Collection, NetworkId, Proxy};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::google::protobuf::{Struct, Value as NodeValue, value::Kind};
+use strait_rules::access::{AccessIndex, AccessPolicies, AccessSettings, PolicyErrors};
+use strait_xds::resource::{ResourceSource, ResourceType};
 
 fn settings() -> AccessSettings {
     AccessSettings { root: "strait-system".into(), errors: PolicyErrors::Narrow }

@@ -5,19 +5,19 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use strait::mesh::MeshConfig;
-use strait::model::{Collection, NetworkId, ObjectKey, VirtualHostDelivery};
-use strait::push::event_loop::MeshEvent;
-use strait::push::interest::Interest;
-use strait::push::scope::Stand;
-use strait::push::view::{Role, ViewKey};
-use strait::traffic::{KindSettings, TrafficIndex};
-use strait::xds::generate::Cache;
-use strait::xds::resource::ResourceType;
 
 use crate::objects::{NAMESPACE, service_name};
 use crate::streams::{Client, request};
 use crate::{Case, DOMAIN, mesh, proxy_in};
+use strait_envoy::Cache;
+use strait_mesh::push::event_loop::MeshEvent;
+use strait_mesh::push::interest::Interest;
+use strait_mesh::push::scope::Stand;
+use strait_mesh::push::view::{Role, ViewKey};
+use strait_model::mesh_config::MeshConfig;
+use strait_model::{Collection, NetworkId, ObjectKey, VirtualHostDelivery};
+use strait_rules::traffic::{KindSettings, TrafficIndex};
+use strait_xds::resource::ResourceType;
 
 /// How proxies have the virtual hosts of a route.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -21,23 +21,23 @@ use std::time::Instant;
 
 use objects::NAMESPACE;
 use rules::Said;
-use strait::aggregate::{Aggregate, AssignNetwork, AssignedEndpoints};
-use strait::apiserver::Encoding::{self, Json, Protobuf};
-use strait::model::EndpointMetadata::{self, Full, Lean};
-use strait::model::{
+use strait_ads::node;
+use strait_envoy::{Cache, ProxyConfig};
+use strait_kube_client::Encoding::{self, Json, Protobuf};
+use strait_mesh::aggregate::{Aggregate, AssignNetwork, AssignedEndpoints};
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::push::interest::{Changes, Interest, Subscription};
+use strait_mesh::push::{FixedSettings, PushContext};
+use strait_mesh::timeline::{Delivery, Timeline};
+use strait_model::EndpointMetadata::{self, Full, Lean};
+use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
+use strait_model::{
     Cause, ClusterId, Hostname, KnownCluster, KnownClusters, Mode, NetworkId, Proxy,
 };
-use strait::push::event_loop::{MeshEvent, MeshState};
-use strait::push::interest::{Changes, Interest, Subscription};
-use strait::push::{FixedSettings, PushContext};
-use strait::registry::kube::offline::{Offline, OfflineResponse};
-use strait::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
-use strait::timeline::{Delivery, Timeline};
-use strait::xds::generate::{Cache, ProxyConfig};
-use strait::xds::node;
-use strait::xds::resource::{ResourceSource, ResourceType};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
+use strait_sources::registry::kube::offline::{Offline, OfflineResponse};
+use strait_xds::resource::{ResourceSource, ResourceType};
 
 const DOMAIN: &str = "cluster.local";
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use strait::mesh::MeshConfig;
-use strait::model::Collection;
-use strait::traffic::{KindSettings, TrafficIndex};
 
 use crate::objects::{NAMESPACE, service_name};
 use crate::{Case, DOMAIN};
+use strait_model::Collection;
+use strait_model::mesh_config::MeshConfig;
+use strait_rules::traffic::{KindSettings, TrafficIndex};
 
 fn object(kind: &str, number: usize, spec: Value) -> Arc<Value> {
     Arc::new(json!({

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use prost::Message;
-use strait::model::{NetworkId, Proxy};
-use strait::push::PushContext;
-use strait::push::event_loop::MeshEvent;
-use strait::push::interest::Dirty;
-use strait::registry::ShardChange;
-use strait::xds::generate::{Cache, ProxyConfig};
-use strait::xds::request::AdsRequest;
-use strait::xds::resource::{ResourceSource, ResourceType};
-use strait::xds::session::{ProtocolForm, RESPONSE_BYTES, Session};
-use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
 use crate::{Case, mesh, names, objects, proxy, tell, update};
+use strait_envoy::{Cache, ProxyConfig};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::MeshEvent;
+use strait_model::dirty::Dirty;
+use strait_model::registry::ShardChange;
+use strait_model::{NetworkId, Proxy};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use strait_xds::request::AdsRequest;
+use strait_xds::resource::{ResourceSource, ResourceType};
+use strait_xds::session::{ProtocolForm, RESPONSE_BYTES, Session};
 
 const SERVICES: usize = 1000;
 /// Assignments that the proxy asks for.
@@ -183,7 +183,7 @@ pub(crate) fn deliver() -> Case {
         .map(|number| {
             let service = number * SERVICES / CHANGES;
             let slice = objects::slice(service, 10, 100);
-            tell(registry, "endpointslices", strait::apiserver::Encoding::Json, &slice);
+            tell(registry, "endpointslices", strait_kube_client::Encoding::Json, &slice);
             mesh.apply(MeshEvent::Registry(update(
                 0,
                 ShardChange::Update(registry.changes().expect("a change")),

@@ -3,9 +3,8 @@
 use std::hint::black_box;
 use std::time::{Duration, UNIX_EPOCH};
 
-use strait::identity::token::{IssuerKeys, SignedToken};
-
 use super::Case;
+use strait_identity::token::{IssuerKeys, SignedToken};
 
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 

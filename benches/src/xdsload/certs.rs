@@ -12,9 +12,9 @@ use rustls::crypto::CryptoProvider;
 use rustls::{CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use strait::identity::{Authority, AuthorityPem, SpiffeId, tls};
 
 use crate::Failure;
+use strait_identity::{Authority, AuthorityPem, SpiffeId, tls};
 
 /// How long the certificates live.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);

@@ -4,9 +4,9 @@
 //! would cost as much as all else that is done with it.
 
 use percent_encoding::percent_decode_str;
-use strait_http2::hpack::HeaderDecoder;
 
 use crate::tokens::Token;
+use strait_http2::hpack::HeaderDecoder;
 
 /// What a client says first (section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

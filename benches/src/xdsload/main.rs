@@ -16,13 +16,14 @@ use clap::error::ErrorKind;
 use prost::Message;
 use rustls_pki_types::ServerName;
 use serde_json::json;
-use strait::identity::SpiffeId;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use strait_identity::SpiffeId;
 use strait_proto::envoy::envoy::config::core::v3::node::UserAgentVersionType;
 use strait_proto::envoy::envoy::config::core::v3::{BuildVersion, Node};
 use strait_proto::envoy::envoy::r#type::v3::SemanticVersion;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind as ValueKind};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
 
 mod certs;
 mod changes;

@@ -157,10 +157,10 @@ fn no_response() -> String {
 #[cfg(test)]
 mod tests {
     use prost::Message;
-    use strait_proto::envoy::envoy::service::discovery::v3 as ads;
-    use strait_proto::envoy::google::protobuf::Any;
 
     use super::*;
+    use strait_proto::envoy::envoy::service::discovery::v3 as ads;
+    use strait_proto::envoy::google::protobuf::Any;
 
     fn framed(message: &impl Message) -> Vec<u8> {
         let message = message.encode_to_vec();

@@ -497,12 +497,12 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use prost::Message;
-    use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
-    use strait_proto::envoy::envoy::service::discovery::v3 as ads;
-    use strait_proto::envoy::google::protobuf::Any;
 
     use super::*;
     use crate::response::{Event, Reader};
+    use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+    use strait_proto::envoy::envoy::service::discovery::v3 as ads;
+    use strait_proto::envoy::google::protobuf::Any;
 
     fn session(subscribe: Subscription) -> Session {
         Session::new(Profile {

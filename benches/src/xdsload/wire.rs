@@ -329,11 +329,11 @@ fn put(out: &mut Vec<u8>, number: u8, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use prost::Message;
+
+    use super::*;
     use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
     use strait_proto::envoy::envoy::config::core::v3::Node;
     use strait_proto::envoy::envoy::service::discovery::v3 as ads;
-
-    use super::*;
 
     #[test]
     fn a_field_is_as_long_as_it_says() {

@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::codes::{self, Code};
-use crate::identity::SpiffeId;
-use crate::identity::caller::TokenProof;
-use crate::model::{NETWORK_LABEL, NetworkId, Proxy, Workload};
-use crate::network::PlacedBy;
-use crate::push::{PushContext, Whereabouts};
-use crate::registry::service_entry::VmWorkload;
+use strait_base::codes::{self, Code};
+use strait_identity::SpiffeId;
+use strait_identity::caller::TokenProof;
+use strait_mesh::network::PlacedBy;
+use strait_mesh::push::{PushContext, Whereabouts};
+use strait_model::{NETWORK_LABEL, NetworkId, Proxy, Workload};
+use strait_rules::service_entry::VmWorkload;
 
 /// What a proxy is let in as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -321,10 +321,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::fixtures::{member, service, shard, sidecar, workload};
-    use crate::mesh::{MeshConfig, MeshNetworks};
-    use crate::model::{ClusterId, KnownCluster, KnownClusters, Labels};
-    use crate::push::event_loop::{MeshEvent, MeshState};
+    use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+    use strait_model::mesh_config::{MeshConfig, MeshNetworks};
+    use strait_model::testing::{member, service, shard, sidecar, workload};
+    use strait_model::{ClusterId, KnownCluster, KnownClusters, Labels};
 
     /// Cluster `east`, whose Secret may fix a network and whose system namespace names `by-namespace`,
     /// with pod `web.ns` of account `app` at 10.0.0.1 that may name another.
@@ -339,7 +339,7 @@ mod tests {
         namespace_label: Option<&str>,
         networks: &str,
     ) -> Arc<PushContext> {
-        let mut mesh = MeshState::new(crate::fixtures::settings());
+        let mut mesh = MeshState::new(strait_mesh::testing::settings());
         let clusters = [(ClusterId::from("east"), member(fixed))].into();
         mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
         let mut pod = workload("web.ns", "10.0.0.1", &[]);
@@ -526,8 +526,8 @@ mod tests {
 
     /// The same as [`context`] with these WorkloadEntries: name, and spec.
     fn with_vms(vms: &[(&str, serde_json::Value)]) -> Arc<PushContext> {
-        use crate::registry::service_entry::EntryIndex;
-        use crate::registry::{Epoch, RegistryUpdate, ShardKey};
+        use strait_model::registry::{Epoch, RegistryUpdate, ShardKey};
+        use strait_rules::service_entry::EntryIndex;
         let objects = vms
             .iter()
             .map(|(name, spec)| {

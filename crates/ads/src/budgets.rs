@@ -14,10 +14,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::grpc::REQUEST_BYTES_MAX;
-use crate::hash::SecretHasher;
-use crate::identity::SpiffeId;
-use crate::lock::lock;
-use crate::memory::MemoryLimit;
+use strait_base::hash::SecretHasher;
+use strait_base::lock::lock;
+use strait_base::memory::MemoryLimit;
+use strait_identity::SpiffeId;
 
 /// What a stream takes of its own: its task, buffers and tables.
 const STREAM_BYTES: u64 = 64 << 10;

@@ -31,16 +31,15 @@ use tracing::{debug, warn};
 
 use super::grpc::{self, Requests, ResponseSender, SendError};
 use super::handshakes::HandshakePermit;
-use super::session::ProtocolForm;
 use super::shared::{ConnectionShared, Leaving, ServerShared};
 use super::stream::{Stream, StreamEnd, contained};
 use super::sync_limiter::{SyncPermit, TURN_MAX};
-use crate::codes;
-use crate::descriptors::Seat;
-use crate::identity::caller::brings_token;
-use crate::identity::{Caller, SpiffeId, tls};
-use strait_http2::Rope;
-use strait_http2::{self as http2, CallOver, CallResponse, ConnectionEnd};
+use strait_base::codes;
+use strait_base::descriptors::Seat;
+use strait_http2::{self as http2, CallOver, CallResponse, ConnectionEnd, Rope};
+use strait_identity::caller::brings_token;
+use strait_identity::{Caller, SpiffeId, tls};
+use strait_xds::session::ProtocolForm;
 
 /// A connection waits this long for the turn of its handshake.
 const TURN_LIMIT: Duration = Duration::from_secs(30);

@@ -11,19 +11,20 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use super::admission::Admitted;
-use super::answers::Progress;
-pub use super::answers::ProxyStanding;
 use super::budgets::Budgets;
-use super::held_version::HeldVersion;
-use super::resource::{Resource, ResourceType, Version};
-use super::secrets::SecretReport;
-use super::session::{ProtocolForm, Session, joined};
-use crate::codes;
-use crate::identity::{Caller, CallerProof, SpiffeId};
-use crate::lock::lock;
-use crate::model::{Interception, NetworkId, Proxy, ProxyType, RootBundle, VirtualHostDelivery};
-use crate::push::Whereabouts;
-use crate::push::interest::StreamBacklog;
+use strait_base::codes;
+use strait_base::lock::lock;
+use strait_base::time::rfc3339;
+use strait_identity::{Caller, CallerProof, SpiffeId};
+use strait_mesh::push::Whereabouts;
+use strait_mesh::push::interest::StreamBacklog;
+use strait_model::{Interception, NetworkId, Proxy, ProxyType, RootBundle, VirtualHostDelivery};
+use strait_xds::answers::Progress;
+pub use strait_xds::answers::ProxyStanding;
+pub use strait_xds::held_version::HeldVersion;
+use strait_xds::resource::{Resource, ResourceType, Version};
+use strait_xds::secrets::SecretReport;
+use strait_xds::session::{ProtocolForm, Session, joined};
 
 /// The most streams one identity may hold for one node id: a reconnecting proxy has two for a while. What an
 /// identity may take under many is its budget's.
@@ -429,9 +430,4 @@ fn progress_json(progress: &Progress) -> Value {
         value["nack"] = json!({ "error": nack.error, "resources": nack.resources });
     }
     value
-}
-
-/// A time as RFC 3339, in UTC, with milliseconds.
-pub fn rfc3339(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time).map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
 }

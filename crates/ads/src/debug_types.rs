@@ -10,19 +10,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prost::{Message, Name};
 use serde_json::{Value, json};
+
+use super::connections::{Connections, OpenStream};
+use strait_identity::SpiffeId;
+use strait_mesh::push::PushContext;
 use strait_proto::envoy::envoy::admin::v3 as admin;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::status::v3::client_config::GenericXdsConfig;
 use strait_proto::envoy::envoy::service::status::v3::{ClientConfig, ConfigStatus};
 use strait_proto::envoy::google::protobuf::{Any, Struct, Timestamp, Value as FieldValue, value};
-
-use super::answers::Progress;
-use super::connections::{Connections, OpenStream};
-use super::held_version::HeldVersion;
-use super::resource::ResourceType;
-use super::unknown_types::SideResource;
-use crate::identity::SpiffeId;
-use crate::push::PushContext;
+use strait_xds::answers::Progress;
+pub use strait_xds::held_version::HeldVersion;
+use strait_xds::resource::ResourceType;
+use strait_xds::unknown_types::SideResource;
 
 /// How the types begin.
 const DEBUG: &str = "istio.io/debug";

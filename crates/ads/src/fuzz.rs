@@ -1,80 +1,23 @@
-//! What a stranger, or a proxy, may say on the port of ADS: see [`crate::fuzz`].
+//! What a stranger, or a proxy, may say on the port of ADS: see [`strait_base::testing::fuzz`].
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::client::names_in;
-use super::generate::{Cache, ProxyConfig};
-use super::grpc;
-use super::list::SharedList;
-use super::request::AdsRequest;
-use super::resource::{All, Resource, ResourceSource, ResourceType};
-use super::session::{ProtocolForm, Session};
-use crate::model::{NetworkId, Proxy};
-use crate::push::PushContext;
-use crate::push::interest::Dirty;
-use strait_http2 as http2;
-use strait_proto::rules;
+use super::grpc as wire;
+use strait_base::testing::fuzz::Target;
+use strait_model::dirty::Dirty;
+use strait_xds::list::SharedList;
+use strait_xds::request::AdsRequest;
+use strait_xds::resource::{All, Resource, ResourceSource, ResourceType};
+use strait_xds::session::{ProtocolForm, Session};
 
-/// Holds all that a proxy is given of a mesh against what Envoy refuses before it looks at what it means; how many resources
-/// there are.
-pub(crate) fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
-    let cache = Cache::default();
-    let mut config = ProxyConfig::new(context, proxy, NetworkId::default(), &cache);
-    let mut count = 0;
-    let mut check = |kind: ResourceType, resource: &Resource| {
-        let bytes = resource.body.to_bytes();
-        let violation = rules::violation(kind.url(), &bytes);
-        // What can't be checked is no fault of what is sent.
-        let is_kept = match &violation {
-            Ok(found) => found.as_ref().is_none_or(|fact| fact.ends_with(rules::UNCHECKED)),
-            Err(_) => false,
-        };
-        assert!(is_kept, "{} {} of {}: {violation:?}", kind.short(), resource.name, proxy.id);
-        count += 1;
-        names_in(kind, &bytes)
-    };
-    for (kind, named) in [
-        (ResourceType::Cluster, ResourceType::Endpoint),
-        (ResourceType::Listener, ResourceType::Route),
-    ] {
-        let all = config.all(kind);
-        let resources = all.shared.resources().iter().chain(&all.own);
-        let names: Vec<_> = resources.flat_map(|resource| check(kind, resource)).collect();
-        for name in names {
-            let resource = config.one(named, &name);
-            assert!(resource.is_some(), "no {name} for {}", proxy.id);
-            resource.iter().for_each(|resource| drop(check(named, resource)));
-        }
-    }
-    count
-}
-
-/// Frames: the first byte says in pieces of which length they arrive.
-pub(crate) fn http2(bytes: &[u8]) -> bool {
-    http2::fuzz(bytes)
-}
-
-/// Blocks of headers, two on one connection: the first byte says where the first ends.
-pub(crate) fn hpack(bytes: &[u8]) -> bool {
-    let Some((first, bytes)) = bytes.split_first() else { return false };
-    let (one, other) = bytes.split_at(usize::from(*first).min(bytes.len()));
-    let mut decoder = http2::hpack::HeaderDecoder::default();
-    for block in [one, other] {
-        let mut size = 0;
-        let read = decoder.decode(block, |(name, value)| size += name.len() + value.len());
-        // A byte may stand for what is in the table, which is bounded.
-        assert!(size <= block.len().max(1) * (64 << 10), "{size} of {}", block.len());
-        if read.is_err() {
-            return false;
-        }
-    }
-    true
-}
+/// The targets of this crate.
+pub const TARGETS: &[Target] =
+    &[("grpc", grpc), ("discovery_delta", discovery_delta), ("discovery_sotw", discovery_sotw)];
 
 /// The body of a call, in pieces: the first byte says of which length.
 pub(crate) fn grpc(bytes: &[u8]) -> bool {
-    grpc::fuzz(bytes)
+    wire::fuzz(bytes)
 }
 
 /// A stream of the Delta form: requests as they come in a body, with the responses to them.
@@ -92,7 +35,7 @@ fn converse(form: ProtocolForm, bytes: &[u8]) -> bool {
     let mut session = Session::new(form);
     let mut mesh = Few::default();
     let now = SystemTime::UNIX_EPOCH;
-    for (turn, content) in grpc::messages(bytes).into_iter().enumerate() {
+    for (turn, content) in wire::messages(bytes).into_iter().enumerate() {
         let Ok(request) = AdsRequest::read(form, &content) else { return answered };
         // As when the mesh is complete, and as when it isn't yet.
         let source = (turn % 4 != 3).then_some(&mut mesh as &mut dyn ResourceSource);
@@ -141,5 +84,13 @@ impl ResourceSource for Few {
 
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
         (!kind.is_wildcard()).then(|| self.resource(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn targets_accept_their_corpora_and_mutations() {
+        strait_base::testing::fuzz::check_targets(super::TARGETS);
     }
 }

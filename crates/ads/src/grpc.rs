@@ -13,8 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-use strait_http2::Rope;
-use strait_http2::{Body, CallOver, CallResponse};
+use strait_http2::{Body, CallOver, CallResponse, Rope};
 
 /// The largest request.
 pub(super) const REQUEST_BYTES_MAX: usize = 4 << 20;
@@ -304,7 +303,7 @@ mod tests {
         text: Bytes,
     ) -> (Body, CallResponse, h2::client::ResponseFuture) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        let tasks = crate::task::Supervisor::new();
+        let tasks = strait_base::task::Supervisor::new();
         let mut limits = h2::client::Builder::new();
         let client = limits.initial_window_size(window).handshake::<_, Bytes>(theirs);
         let (mut requests, connection) = client.await.expect("a connection");

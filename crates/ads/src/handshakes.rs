@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::codes::Code;
-
-use crate::descriptors;
-use crate::lock::lock;
+use strait_base::codes::Code;
+use strait_base::descriptors;
+use strait_base::lock::lock;
 
 /// Handshakes at once in all.
 pub(super) const TURNS_MAX: usize = 64;

@@ -5,14 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::stream::{Stream, unfold};
-use strait_proto::health::health_check_response::ServingStatus;
-use strait_proto::health::health_server::Health;
-use strait_proto::health::{HealthCheckRequest, HealthCheckResponse};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::push::PushContext;
+use strait_mesh::push::PushContext;
+use strait_proto::health::health_check_response::ServingStatus;
+use strait_proto::health::health_server::Health;
+use strait_proto::health::{HealthCheckRequest, HealthCheckResponse};
 
 /// The services whose health can be asked for; the empty name is the server's.
 const SERVICES: [&str; 3] = [

@@ -1,54 +1,36 @@
-//! Aggregated discovery (ADS) over mTLS: what proxies hold, and how they are kept up to date.
+//! The ADS server: connections over TLS, admission of proxies, budgets, and one task per stream.
 //!
-//! The only module that knows Envoy's types. Generators turn the push context into encoded
-//! resources; a session is the pure protocol state of one stream; the server moves bytes.
+//! `server` accepts connections, `admission` decides which proxy a stream belongs to and in which network it is,
+//! `stream` drives one [`strait_xds::session::Session`], `connections` is the table of connected proxies. Invariants:
+//!
+//! - The identity of a proxy comes from its certificate or token. Node metadata is a claim that is checked.
+//! - Every queue and every table is bounded per identity. No client can make the server use unbounded memory.
+//! - A stream task that panics ends that stream only.
+//! - This crate decides no configuration: `strait_envoy` generates it.
 
-pub mod client;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
-pub mod generate;
-pub mod list;
-pub mod names;
-pub mod request;
-pub mod resource;
+#![forbid(unsafe_code)]
 
-mod answers;
-mod asked;
-mod body;
-pub mod debug_types;
-mod delta;
-mod file_secret;
-mod form;
-mod held_version;
-mod order;
-mod resource_wire;
-mod response;
-pub mod secrets;
-mod served_hosts;
-pub mod session;
-mod shared;
-mod sotw;
-mod source;
-mod subscription;
-mod unknown_types;
-mod virtual_hosts;
-mod wire;
-
-pub mod admission;
-mod agent_roots;
-pub mod budgets;
 mod connection;
-pub mod connections;
 mod grpc;
 mod handshakes;
-pub mod heads;
 mod health;
-pub mod node;
-mod pace;
-pub mod preview;
 pub mod server;
-mod stats;
-mod stream;
 mod sync_limiter;
+
+pub mod admission;
+pub mod budgets;
+pub mod node;
+
+mod pace;
+mod shared;
+mod stream;
+
+pub mod connections;
+pub mod debug_types;
+pub mod preview;
+mod stats;
+
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 
 pub use stats::{Counter, Exemplar, Histogram, Stats};

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use prost::Message;
 use serde::Deserialize;
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
-use crate::mesh::parse_duration;
-use crate::model::{
+use strait_model::mesh_config::parse_duration;
+use strait_model::{
     ClusterId, ForwardedCertificate, GatewayTopology, GrpcLibrary, Interception, IstioFilter,
     IstioFilters, Labels, Locality, MountedSecrets, NetworkId, NodeError, Proxy, SdsFiles,
     SecretNames, TLS_MODE_LABEL, VirtualHostDelivery,
 };
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
 /// The most bytes of metadata a node may carry.
 const METADATA_BYTES_MAX: usize = 64 << 10;
@@ -337,7 +337,7 @@ impl<'a> NodeMetadata<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ProxyType;
+    use strait_model::ProxyType;
 
     fn text(text: &str) -> Value {
         Value { kind: Some(Kind::StringValue(text.into())) }

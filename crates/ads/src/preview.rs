@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::client::names_in;
 use super::connections::OpenStream;
-use super::generate::{Cache, ProxyConfig};
-use super::list::SharedList;
-use super::resource::{All, Resource, ResourceSource as _, ResourceType};
-use crate::model::{ClusterId, Labels, NetworkId, Proxy, WorkloadKey};
-use crate::push::{PushContext, Whereabouts};
+use strait_envoy::{Cache, ProxyConfig};
+use strait_mesh::push::{PushContext, Whereabouts};
+use strait_model::{ClusterId, Labels, NetworkId, Proxy, WorkloadKey};
+use strait_xds::list::SharedList;
+use strait_xds::references::names_in;
+use strait_xds::resource::{All, Resource, ResourceSource as _, ResourceType};
 
 /// How many resources that would come, go or be otherwise are named of all proxies together; who comes behind that isn't
 /// looked at. Some 100 bytes each in an answer.

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strait_proto::health::health_server::HealthServer;
-use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tonic::service::Routes;
@@ -17,10 +15,12 @@ use super::connection::AcceptedConnection;
 use super::health::HealthService;
 use super::shared::ServerShared;
 pub use super::shared::XdsConfig;
-use crate::codes;
-use crate::descriptors::{self, ListeningPort};
-use crate::identity::CertificateService;
-use crate::task::Supervisor;
+use strait_base::codes;
+use strait_base::descriptors::{self, ListeningPort};
+use strait_base::task::Supervisor;
+use strait_identity::CertificateService;
+use strait_proto::health::health_server::HealthServer;
+use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 
 /// The largest request for a certificate, in bytes: four times what is read of one.
 const CERTIFICATE_REQUEST_MAX: usize = 64 << 10;

@@ -13,17 +13,17 @@ use tonic::Status;
 
 use super::connections::Connections;
 use super::debug_types::Members;
-use super::generate::Cache;
 use super::handshakes::{Failures, Handshakes};
-use super::heads::Heads;
 use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
-use crate::descriptors::Descriptors;
-use crate::identity::caller::{self, CallerRefusal, RefusalKind};
-use crate::identity::credential::CredentialRegistry;
-use crate::identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, SpiffeId};
-use crate::push::PushContext;
-use crate::push::interest::Interest;
+use strait_base::descriptors::Descriptors;
+use strait_envoy::Cache;
+use strait_envoy::heads::Heads;
+use strait_identity::caller::{self, CallerRefusal, RefusalKind};
+use strait_identity::credential::CredentialRegistry;
+use strait_identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, SpiffeId};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::interest::Interest;
 
 /// The one call of the certificate service.
 const CREATE_CERTIFICATE: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::resource::ResourceType;
-use crate::identity::IssueStats;
-use crate::lock::lock;
+use strait_base::lock::lock;
+use strait_identity::IssueStats;
+use strait_xds::resource::ResourceType;
 
 /// The counters of one server.
 #[derive(Debug, Default)]

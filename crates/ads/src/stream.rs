@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
-use strait_proto::envoy::envoy::config::core::v3::Node;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Status;
@@ -32,32 +31,33 @@ use self::side::{Side, cache_of, context_of};
 use super::admission::{self, AdmissionRefusal, Admitted, admit};
 use super::budgets::{Charge, OverBudget, Refused, StreamAccount};
 use super::connections::ConnectionEntry;
-use super::debug_types;
-use super::generate::{Cache, HeldRoutes, ProxyConfig};
 use super::grpc::{GrpcMessage, Requests};
-use super::names::OutboundName;
-use super::node;
 use super::pace::Pace;
-use super::request::AdsRequest;
-use super::resource::{ResourceSource, ResourceType};
-use super::secrets::SECRET;
-use super::session::{
-    Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, SubscriptionDelta, Violation,
-};
 use super::shared::{ConnectionShared, ServerShared, roots_changed};
 use super::sync_limiter::SyncPermit;
-use super::unknown_types::SideResponse;
-use crate::codes;
-use crate::hash::SecretHasher;
-use crate::identity::{Caller, ServerIdentity, SpiffeId};
-use crate::lock::lock;
-use crate::model::{NodeError, Proxy, VirtualHostDelivery};
-use crate::push::PushContext;
-use crate::push::interest::{Dirty, Subscription};
-use crate::push::scope::{Stand, Wildcards};
-use crate::task::until;
-use crate::timeline::Receipt;
+use super::{debug_types, node};
+use strait_base::codes;
+use strait_base::hash::SecretHasher;
+use strait_base::lock::lock;
+use strait_base::task::until;
+use strait_envoy::{Cache, HeldRoutes, ProxyConfig};
 use strait_http2::Rope;
+use strait_identity::{Caller, ServerIdentity, SpiffeId};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::interest::Subscription;
+use strait_mesh::push::scope::Stand;
+use strait_mesh::timeline::Receipt;
+use strait_model::dirty::{Dirty, Wildcards};
+use strait_model::{NodeError, Proxy, VirtualHostDelivery};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_xds::names::OutboundName;
+use strait_xds::request::AdsRequest;
+use strait_xds::resource::{ResourceSource, ResourceType};
+use strait_xds::secrets::SECRET;
+use strait_xds::session::{
+    Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, SubscriptionDelta, Violation,
+};
+use strait_xds::unknown_types::SideResponse;
 
 /// A stream that says nothing for this long after it was opened is closed.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Hashes keys, which are texts that many choose: with a secret, as the standard library does, at a
 /// fraction of its cost.
 #[derive(Debug, Clone)]
-pub(crate) struct SecretHasher(u64);
+pub struct SecretHasher(u64);
 
 impl Default for SecretHasher {
     fn default() -> Self {
@@ -24,7 +24,7 @@ impl BuildHasher for SecretHasher {
 }
 
 /// Each part is hashed with the hash of those before it.
-pub(crate) struct Folded(u64);
+pub struct Folded(u64);
 
 impl Hasher for Folded {
     fn finish(&self) -> u64 {

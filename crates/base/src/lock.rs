@@ -6,6 +6,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a mutex guards, also where somebody panicked with it.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

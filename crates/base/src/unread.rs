@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 16;
 
 /// What was not read, the first of it by its path.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct UnreadFields {
+pub struct UnreadFields {
     paths: Vec<String>,
     /// How many more there are.
     more: usize,
@@ -24,7 +24,7 @@ pub(crate) struct UnreadFields {
 
 impl UnreadFields {
     /// The paths of the fields, each with what there is to say of it.
-    pub(crate) fn told(self) -> impl Iterator<Item = (String, String)> {
+    pub fn told(self) -> impl Iterator<Item = (String, String)> {
         let Self { paths, more } = self;
         let last = paths.len().saturating_sub(1);
         paths.into_iter().enumerate().map(move |(at, path)| {
@@ -41,7 +41,7 @@ impl UnreadFields {
 ///
 /// # Errors
 /// The first field that is not what is to be read: its path, and what is wrong with it.
-pub(crate) fn read_spec<T: DeserializeOwned>(
+pub fn read_spec<T: DeserializeOwned>(
     object: &Value,
 ) -> Result<(T, UnreadFields), (String, Error)> {
     let empty = Value::Object(Map::new());
@@ -92,7 +92,7 @@ impl fmt::Display for ValuePlace<'_> {
 
 /// A value that is read.
 #[derive(Clone, Copy)]
-struct ValueReader<'de, 'r> {
+pub struct ValueReader<'de, 'r> {
     value: &'de Value,
     place: ValuePlace<'r>,
     unread: &'r RefCell<UnreadFields>,
@@ -170,7 +170,7 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
 }
 
 /// The fields of an object that are not read yet.
-struct FieldsLeft<'de, 'r> {
+pub struct FieldsLeft<'de, 'r> {
     fields: map::Iter<'de>,
     next: Option<(&'de str, &'de Value)>,
     of: &'r ValueReader<'de, 'r>,
@@ -209,7 +209,7 @@ impl<'de> MapAccess<'de> for FieldsLeft<'de, '_> {
 }
 
 /// The items of a list that are not read yet.
-struct ItemsLeft<'de, 'r> {
+pub struct ItemsLeft<'de, 'r> {
     items: std::iter::Enumerate<std::slice::Iter<'de, Value>>,
     of: &'r ValueReader<'de, 'r>,
 }

@@ -16,23 +16,23 @@ use super::class::{Class, ListenerFormat};
 use super::lds::PodListenerKey;
 use super::rbac_rules::EncodedPolicies;
 use super::rds::{RouteBase, RouteLists};
-use crate::aggregate::MergedService;
-use crate::mesh::MeshConfig;
-use crate::model::{
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::network::Networks;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::ListenAddresses;
+use strait_mesh::push::proxy::{east_west_port, served_in};
+use strait_mesh::push::view::{ViewDependencies, ViewKey};
+use strait_model::mesh_config::MeshConfig;
+use strait_model::policy::Policy;
+use strait_model::{
     ClusterId, GrpcLibrary, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType,
     Resolution, Service, Workload, WorkloadKey,
 };
-use crate::network::Networks;
-use crate::policy::Policy;
-use crate::push::PushContext;
-use crate::push::addresses::ListenAddresses;
-use crate::push::proxy::{east_west_port, served_in};
-use crate::push::view::{ViewDependencies, ViewKey};
-use crate::traffic::HostPattern;
-use crate::traffic::destination_rule::RulesForHost;
-use crate::xds::list::SharedList;
-use crate::xds::names::OutboundName;
-use crate::xds::resource::{Resource, ResourceType, Version};
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::destination_rule::RulesForHost;
+use strait_xds::list::SharedList;
+use strait_xds::names::OutboundName;
+use strait_xds::resource::{Resource, ResourceType, Version};
 
 /// From so many lists on, those that no stream holds go before one more is kept: of a thousand upstream
 /// clusters each takes about a megabyte. What a stream holds is there anyway, and costs nothing here.

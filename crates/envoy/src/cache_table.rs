@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 use dashmap::DashMap;
 
-use crate::hash::SecretHasher;
+use strait_base::hash::SecretHasher;
 
 /// The most entries of a kind; above it the kind is emptied and fills again with what is in use.
 const ENTRIES_MAX: usize = 1 << 20;

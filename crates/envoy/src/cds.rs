@@ -8,29 +8,28 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
+pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
+use super::istio_filters::{self, ServiceName};
+use super::tls::{Secrets, named, of_accounts};
+use super::{any, duration, encode, seconds};
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::subset::{SubsetFilter, is_known_to_gateways};
+use strait_mesh::push::view::{Role, ViewKey, Way, decide, is_exported};
+use strait_model::mesh_config::MeshConfig;
+use strait_model::{
+    ByName, EndpointRef, IstioFilter, Locality, NamedEndpoint, Port, Protocol, Proxy, ProxyType,
+    Resolution, TlsMode,
+};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
 use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value::Kind};
-
-pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
-use super::istio_filters::{self, ServiceName};
-use super::tls::{Secrets, named, of_accounts};
-use super::{any, duration, encode, seconds};
-use crate::aggregate::MergedService;
-use crate::mesh::MeshConfig;
-use crate::model::{
-    ByName, EndpointRef, IstioFilter, Locality, NamedEndpoint, Port, Protocol, Proxy, ProxyType,
-    Resolution, TlsMode,
-};
-use crate::push::PushContext;
-use crate::push::subset::{SubsetFilter, is_known_to_gateways};
-use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
-use crate::traffic::destination_rule::{DestinationRule, RulesForHost};
-use crate::traffic::policy::{ClientTls, ResolvedPolicy, ServerName};
-use crate::xds::names::OutboundName;
-use crate::xds::resource::Resource;
+use strait_rules::traffic::destination_rule::{DestinationRule, RulesForHost};
+use strait_rules::traffic::policy::{ClientTls, ResolvedPolicy, ServerName};
+use strait_xds::names::OutboundName;
+use strait_xds::resource::Resource;
 
 /// Where connections go that nothing else takes, when they may go anywhere.
 pub(super) const PASSTHROUGH: &str = "PassthroughCluster";
@@ -287,6 +286,7 @@ impl ClusterInputs<'_> {
     /// endpoints, or just the one that a connection is given then.
     fn by_dns(&self, cluster: cluster::Cluster, just_then: bool) -> cluster::Cluster {
         use cluster::cluster::{ClusterDiscoveryType, CustomClusterType};
+
         use strait_proto::envoy::envoy::extensions::clusters::common::dns::v3::DnsLookupFamily;
         use strait_proto::envoy::envoy::extensions::clusters::dns::v3::DnsCluster;
         if !self.form.dns_cluster {
@@ -456,11 +456,12 @@ impl ClusterInputs<'_> {
     }
 
     fn eds(&self, name: &OutboundName) -> cluster::Cluster {
+        use core::config_source::ConfigSourceSpecifier::Ads;
+
         use cluster::cluster::{
             ClusterDiscoveryType, DiscoveryType, EdsClusterConfig, LbConfig, LbPolicy,
             LeastRequestLbConfig,
         };
-        use core::config_source::ConfigSourceSpecifier::Ads;
         cluster::Cluster {
             name: name.to_string(),
             cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),

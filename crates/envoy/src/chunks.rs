@@ -13,9 +13,9 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::cache::{CacheTable, CacheValue};
-use crate::hash::SecretHasher;
-use crate::lock::lock;
-use crate::xds::body::Edit;
+use strait_base::hash::SecretHasher;
+use strait_base::lock::lock;
+use strait_xds::body::Edit;
 
 /// How many fragments a chunk has, on average and at most: what changes with one, and what is pointed at.
 const FRAGMENTS: u64 = 32;

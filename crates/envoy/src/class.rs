@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::model::{ClusterId, Interception, IstioFilters, Namespace, Proxy, ProxyType};
-use crate::push::view::ViewKey;
-use crate::traffic::Selection;
+use strait_mesh::push::view::ViewKey;
+use strait_model::{ClusterId, Interception, IstioFilters, Namespace, Proxy, ProxyType};
+use strait_rules::traffic::Selection;
 
 /// Proxies that share addresses, listeners and routes. What is kept for a class was made at a version of the
 /// definitions.

@@ -8,16 +8,16 @@ use super::cds::ClusterFormat;
 use super::class::{Class, ListenerFormat, class_of};
 use super::lds::PodListenerKey;
 use super::{cds, lds, nds, rds};
-use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Hostname, Namespace, NetworkId, Proxy, Resolution};
-use crate::push::PushContext;
-use crate::push::addresses::{ListenAddresses, addresses};
-use crate::push::imports::Imports;
-use crate::push::view::{Role, ViewKey, is_exported};
-use crate::xds::list::SharedList;
-use crate::xds::names::{OutboundName, port_number};
-use crate::xds::resource::{Resource, ResourceType};
-use crate::xds::session::RESPONSE_BYTES;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::{ListenAddresses, addresses};
+use strait_mesh::push::imports::Imports;
+use strait_mesh::push::view::{Role, ViewKey, is_exported};
+use strait_model::{ClusterId, Hostname, Namespace, NetworkId, Proxy, Resolution};
+use strait_xds::list::SharedList;
+use strait_xds::names::{OutboundName, port_number};
+use strait_xds::resource::{Resource, ResourceType};
+use strait_xds::session::RESPONSE_BYTES;
 
 /// Makes what many proxies hold, and keeps it.
 #[derive(Clone, Copy)]

@@ -11,14 +11,14 @@ use std::sync::LazyLock;
 
 use super::cds::{SOCKET_MATCH, TLS_MODE};
 use super::{encode, library};
-use crate::aggregate::MergedService;
-use crate::model::{Resolution, TlsMode};
-use crate::push::PushContext;
-use crate::push::subset::SubsetFilter;
-use crate::push::view::{
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::subset::SubsetFilter;
+use strait_mesh::push::view::{
     Assignment, AssignmentGroup, AssignmentMember, Role, TelemetryOrigin, ViewKey, assignment_of,
 };
-use crate::xds::resource::Resource;
+use strait_model::{Resolution, TlsMode};
+use strait_xds::resource::Resource;
 
 /// The assignment of the upstream cluster `name`, which is of this port of the service, or of a subset there.
 pub(super) fn assigned(

@@ -6,9 +6,9 @@ use std::time::Duration;
 use prost::encoding::{WireType, bool, double, encode_key, encode_varint, int32, string};
 use prost::{Message, Name};
 use serde_json::{Map, Value};
-use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
 
-use crate::xds::resource::Resource;
+use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
+use strait_xds::resource::Resource;
 
 /// Encodes a message as the resource `name`.
 pub(super) fn encode(name: impl Into<Arc<str>>, message: &impl Message) -> Resource {
@@ -36,7 +36,7 @@ pub(super) fn seconds(seconds: u64) -> ProtoDuration {
 
 /// The bytes of a `google.protobuf.Struct` that holds a JSON object, its fields by name: those of a map have no order of
 /// their own, and the same content must be the same bytes. (protobuf, "struct.proto".)
-pub(in crate::xds::generate) fn struct_of(object: &Map<String, Value>) -> Vec<u8> {
+pub(crate) fn struct_of(object: &Map<String, Value>) -> Vec<u8> {
     let mut fields: Vec<_> = object.iter().collect();
     fields.sort_unstable_by_key(|(name, _)| *name);
     let mut bytes = Vec::new();
@@ -70,7 +70,7 @@ fn value_of(value: &Value) -> Vec<u8> {
 }
 
 /// Writes a message, which is encoded already, as a field.
-pub(in crate::xds::generate) fn nested(tag: u32, message: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn nested(tag: u32, message: &[u8], out: &mut Vec<u8>) {
     encode_key(tag, WireType::LengthDelimited, out);
     encode_varint(message.len() as u64, out);
     out.extend_from_slice(message);
@@ -79,10 +79,10 @@ pub(in crate::xds::generate) fn nested(tag: u32, message: &[u8], out: &mut Vec<u
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use strait_proto::envoy::google::protobuf::Struct;
 
     use super::*;
-    use crate::xds::client::to_struct;
+    use strait_proto::envoy::google::protobuf::Struct;
+    use strait_proto::json::to_struct;
 
     #[test]
     fn an_object_is_the_message_that_it_stands_for_in_one_order() {

@@ -4,6 +4,12 @@
 //!
 //! Each provider's matches are noted under a key of its own, which is no other's beginning.
 
+use super::{any, duration};
+use strait_mesh::push::authorizers::Authorizer;
+use strait_model::mesh_config::{
+    AuthorizationProtocol, AuthorizationProvider, AuthorizationRequest, HeaderNames,
+    ProviderService,
+};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::http::ext_authz::v3 as http;
@@ -11,14 +17,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::ext_authz::v3 as n
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
-
-use super::{any, duration};
-use crate::mesh::{
-    AuthorizationProtocol, AuthorizationProvider, AuthorizationRequest, HeaderNames,
-    ProviderService,
-};
-use crate::push::authorizers::Authorizer;
-use crate::xds::names::OutboundName;
+use strait_xds::names::OutboundName;
 
 const HTTP: &str = "envoy.filters.http.ext_authz";
 const NETWORK: &str = "envoy.filters.network.ext_authz";

@@ -1,13 +1,11 @@
 //! What the listeners, chains and routes of a router are called.
 
-pub(super) mod bytes;
-
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
-use crate::push::ingress::IngressOutline;
-use crate::traffic::gateway::ServerProtocol;
-use crate::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_mesh::push::ingress::IngressOutline;
+use strait_rules::traffic::gateway::ServerProtocol;
+use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
 
 /// The name of the routes of a port in plain text. (Istio's names, which users' own patches match.)
 pub(super) fn http_route_name(port: &GatewayPort<'_>) -> String {

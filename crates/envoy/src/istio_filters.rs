@@ -9,6 +9,9 @@
 use prost::Message;
 use prost::encoding::string;
 use serde_json::{Map, Value, json};
+
+use super::encoding::{nested, struct_of};
+use strait_model::{Hostname, IstioFilter, IstioFilters, Namespace};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
@@ -21,11 +24,8 @@ use strait_proto::istio::filters::peer_metadata::config::{
     DiscoveryMethod, IstioHeaders, PropagationMethod, discovery_method, propagation_method,
 };
 use strait_proto::istio::filters::stats::PluginConfig;
-
-use super::encoding::{nested, struct_of};
-use crate::model::{Hostname, IstioFilter, IstioFilters, Namespace};
-use crate::traffic::envoy_filter::PatchPlace;
-use crate::xds::resource::Resource;
+use strait_rules::traffic::envoy_filter::PatchPlace;
+use strait_xds::resource::Resource;
 
 /// The application protocol (ALPN) under which two proxies tell of themselves before the bytes that they pass on.
 pub(super) const PEER_EXCHANGE: &str = "istio-peer-exchange";

@@ -9,22 +9,24 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
-use strait_proto::json::to_json;
 
 use super::{Cache, ProxyConfig};
-use crate::fixtures::{
-    endpoint, host, labels, member, port, removed, rounds, service, settings, shard, sidecar,
+use strait_base::testing::rounds;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::push::view::assignment;
+use strait_mesh::testing::settings;
+use strait_model::registry::RegistryUpdate;
+use strait_model::testing::{
+    endpoint, host, labels, member, port, removed, service, shard, sidecar,
 };
-use crate::model::{
+use strait_model::{
     Endpoint, ExportTo, Health, Hostname, KnownCluster, KnownClusters, Labels, Port, Proxy,
     ProxyType, Resolution, Service, TlsMode,
 };
-use crate::push::PushContext;
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::push::view::assignment;
-use crate::registry::RegistryUpdate;
-use crate::xds::names::OutboundName;
-use crate::xds::resource::{Resource, ResourceSource, ResourceType};
+use strait_proto::json::to_json;
+use strait_xds::names::OutboundName;
+use strait_xds::resource::{Resource, ResourceSource, ResourceType};
 
 /// Its ID sorts before those of the others, and it is younger.
 const YOUNGER: &str = "a-new-one";

@@ -7,13 +7,13 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use prost::Message;
+
 use strait_proto::envoy::envoy::config::core::v3::{DataSource, data_source};
 use strait_proto::envoy::envoy::config::route::v3::{RouteMatch, route_match};
 use strait_proto::envoy::envoy::extensions::filters::http::jwt_authn::v3 as jwt;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_proto::envoy::google::protobuf::{Any, Empty};
-
-use crate::access::{TokenRule, token_key};
+use strait_rules::access::{TokenRule, token_key};
 
 const NAME: &str = "envoy.filters.http.jwt_authn";
 const TYPE: &str =

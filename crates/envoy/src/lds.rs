@@ -32,16 +32,16 @@ use super::jwt::Enforcer;
 use super::rbac::AccessFilters;
 use super::rbac_rules::EncodedPolicies;
 use super::tls::{Secrets, trust_domains_of_clients};
-use crate::model::{Interception, Proxy, ProxyType};
-use crate::push::PushContext;
-use crate::push::addresses::ListenAddresses;
-use crate::push::authorizers::Authorizers;
-use crate::push::ingress::IngressOutline;
-use crate::push::proxy::InboundTarget;
-use crate::push::view::ViewKey;
-use crate::traffic::envoy_filter::PatchPlace;
-use crate::traffic::telemetry::CallEnd;
-use crate::xds::resource::Resource;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::ListenAddresses;
+use strait_mesh::push::authorizers::Authorizers;
+use strait_mesh::push::ingress::IngressOutline;
+use strait_mesh::push::proxy::InboundTarget;
+use strait_mesh::push::view::ViewKey;
+use strait_model::{Interception, Proxy, ProxyType};
+use strait_rules::traffic::envoy_filter::PatchPlace;
+use strait_rules::traffic::telemetry::CallEnd;
+use strait_xds::resource::Resource;
 
 /// The listeners for pods of headless services: see [`outbound::pods`].
 pub(super) fn pods(

@@ -1,8 +1,17 @@
-//! From the push context to what one proxy shall hold.
+//! Generators: from a mesh snapshot to the encoded xDS resources of one proxy.
 //!
-//! Pure: the same context and proxy give the same bytes, whatever happened before. What many proxies
-//! share is encoded once and kept in [`Cache`], keyed by the generator's entire input.
+//! [`ProxyConfig`] answers for one proxy at one version of the mesh. `cds`, `eds`, `lds`, `rds` and `nds` generate the
+//! resources of each type, `library` those of proxyless gRPC, `ingress` those of gateways. `sight` computes which proxies
+//! a change affects, `walk` follows one request through generated configuration. Invariants:
+//!
+//! - Pure: the same snapshot and the same proxy give the same bytes, whatever happened before.
+//! - A resource that many proxies share is encoded once and stored in [`Cache`], whose key is the generator's entire input.
+//! - This crate never changes the mesh and never opens a socket.
 
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod access_oracle;
 mod cache;
 mod cache_table;
 mod cds;
@@ -12,6 +21,7 @@ mod common;
 mod eds;
 mod encoding;
 mod ext_authz;
+pub mod heads;
 mod ingress;
 mod istio_filters;
 #[cfg(test)]
@@ -27,6 +37,7 @@ mod rbac_rules;
 mod rds;
 mod sight;
 mod spans;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -41,9 +52,7 @@ use self::cache::ServiceInputs;
 use self::cds::ClusterFormat;
 use self::class::ListenerFormat;
 use self::common::{SharedResources, list, own_domain, sort};
-pub(in crate::xds::generate) use self::encoding::{
-    any, duration, encode, nested, seconds, struct_of,
-};
+pub(crate) use self::encoding::{any, duration, encode, nested, seconds, struct_of};
 use self::ingress::NamedIngress;
 use self::library::LibraryConfig;
 pub use self::rds::HeldRoutes;
@@ -51,20 +60,20 @@ use self::spans::SpanReport;
 pub use self::walk::{
     LostRule, ProbedRequest, RequestDestination, RequestDirection, RequestWalk, RuleName,
 };
-use super::list::SharedList;
-use super::names::{OutboundName, port_number};
-use super::resource::{All, Resource, ResourceSource, ResourceType};
-use super::virtual_hosts;
-use crate::aggregate::MergedService;
-use crate::model::{NetworkId, Proxy, ProxyType, VirtualHostDelivery};
-use crate::push::authorizers::Authorizers;
-use crate::push::ingress::IngressOutline;
-use crate::push::proxy::inbound_targets;
-use crate::push::subset::SubsetFilter;
-use crate::push::view::{Role, ViewKey};
-use crate::push::{PushContext, Whereabouts};
-use crate::traffic::route::HttpRule;
-use crate::traffic::virtual_services::RoutedService;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::authorizers::Authorizers;
+use strait_mesh::push::ingress::IngressOutline;
+use strait_mesh::push::proxy::inbound_targets;
+use strait_mesh::push::subset::SubsetFilter;
+use strait_mesh::push::view::{Role, ViewKey};
+use strait_mesh::push::{PushContext, Whereabouts};
+use strait_model::{NetworkId, Proxy, ProxyType, VirtualHostDelivery};
+use strait_rules::traffic::route::HttpRule;
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_xds::list::SharedList;
+use strait_xds::names::{OutboundName, port_number};
+use strait_xds::resource::{All, Resource, ResourceSource, ResourceType};
+use strait_xds::virtual_hosts;
 
 /// What one proxy shall hold at one version of the mesh.
 pub struct ProxyConfig<'a> {
@@ -109,7 +118,7 @@ impl<'a> ProxyConfig<'a> {
     }
 
     /// The same for who asks again and again: what a router's routes are made of stays in the cache as long as it is held there.
-    pub(super) fn holding(self, held: &'a HeldRoutes) -> Self {
+    pub fn holding(self, held: &'a HeldRoutes) -> Self {
         Self { held_routes: Some(held), ..self }
     }
 

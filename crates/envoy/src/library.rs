@@ -22,15 +22,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::{Message, Name};
-use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-use strait_proto::envoy::envoy::config::route::v3 as route;
-use strait_proto::envoy::envoy::extensions::filters::http::fault::v3::HttpFault;
-use strait_proto::envoy::envoy::extensions::filters::http::router::v3::Router;
-use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
-use strait_proto::envoy::google::protobuf::UInt32Value;
 
 use super::cache::{Cache, ServiceInputs};
 use super::cds::{peers, socket_address};
@@ -40,15 +31,24 @@ use super::rbac;
 use super::rbac_rules::EncodedPolicies;
 use super::rds::{self, NOWHERE, completed};
 use super::tls::{library as tls, trust_domains_of_clients};
-use crate::access::PeerMode;
-use crate::aggregate::MergedService;
-use crate::model::{ByName, Protocol, Proxy, Resolution, TLS_MODE_LABEL, TlsMode};
-use crate::push::PushContext;
-use crate::push::subset::SubsetFilter;
-use crate::push::view::{Assignment, ViewKey, by_library_with_mtls};
-use crate::traffic::policy::ClientTls;
-use crate::xds::names::{OutboundName, port_number};
-use crate::xds::resource::{Resource, ResourceType};
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::subset::SubsetFilter;
+use strait_mesh::push::view::{Assignment, ViewKey, by_library_with_mtls};
+use strait_model::{ByName, Protocol, Proxy, Resolution, TLS_MODE_LABEL, TlsMode};
+use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::extensions::filters::http::fault::v3::HttpFault;
+use strait_proto::envoy::envoy::extensions::filters::http::router::v3::Router;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_proto::envoy::google::protobuf::UInt32Value;
+use strait_rules::access::PeerMode;
+use strait_rules::traffic::policy::ClientTls;
+use strait_xds::names::{OutboundName, port_number};
+use strait_xds::resource::{Resource, ResourceType};
 
 /// One that asks, and the mesh it asks about.
 pub(super) struct LibraryConfig<'a> {

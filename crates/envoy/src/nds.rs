@@ -11,18 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use prost::Message;
-use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 
 use super::chunks::Chunks;
 use super::rds::{self, InFull};
-use crate::aggregate::{MergedService, ShardEndpoints};
-use crate::model::{ClusterId, EndpointRef, Health, NetworkId, Resolution};
-use crate::push::PushContext;
-use crate::push::addresses::ListenAddresses;
-use crate::push::view::{ViewKey, Way, decide};
-use crate::registry::Provider;
-use crate::registry::service_entry::is_given;
-use crate::xds::resource::{Resource, ResourceBody};
+use strait_mesh::aggregate::{MergedService, ShardEndpoints};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::ListenAddresses;
+use strait_mesh::push::view::{ViewKey, Way, decide};
+use strait_model::registry::Provider;
+use strait_model::{ClusterId, EndpointRef, Health, NetworkId, Resolution};
+use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
+use strait_rules::service_entry::is_given;
+use strait_xds::resource::{Resource, ResourceBody};
 
 /// What a table is made of.
 pub(super) struct NameTableInputs<'a> {

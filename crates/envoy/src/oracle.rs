@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use prost::Message;
 use rand::{Rng, RngCore};
+
+use super::cds::{SOCKET_MATCH, tls_mode};
+use super::eds::{Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
+use strait_mesh::push::view::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
+use strait_model::{Locality, TlsMode};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::google::protobuf::value::Kind;
 use strait_proto::envoy::google::protobuf::{Struct, UInt32Value, Value};
-
-use super::cds::{SOCKET_MATCH, tls_mode};
-use super::eds::{Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
-use crate::model::{Locality, TlsMode};
-use crate::push::view::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
 
 fn message(
     name: &str,

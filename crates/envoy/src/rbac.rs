@@ -4,21 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-use strait_proto::envoy::envoy::config::rbac::v3 as rbac;
-use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
-use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
-use strait_proto::envoy::google::protobuf::Any;
 
 use super::rbac_rules::{
     EncodedPolicies, EncodedRules, RuleEncoder, matching_never, permission, principal, rbac_of,
 };
 use super::{ext_authz, jwt};
-use crate::access::{
+use strait_mesh::push::authorizers::{Authorizer, Authorizers};
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::rbac::v3 as rbac;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
+use strait_proto::envoy::google::protobuf::Any;
+use strait_rules::access::{
     ActionRules, EnforcedRules, ReachableProviders, TrustBundle, WireForm, WorkloadAccess,
     enforced_policies,
 };
-use crate::push::authorizers::{Authorizer, Authorizers};
 
 const HTTP: &str = "envoy.filters.http.rbac";
 const HTTP_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC";

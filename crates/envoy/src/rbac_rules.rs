@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 use prost::encoding::WireType::LengthDelimited;
 use prost::encoding::{encode_key, encode_varint, encoded_len_varint, int32, key_len};
-use strait_proto::envoy::envoy::config::rbac::v3 as rbac;
 
 use super::cache_table::{CacheTable, CacheValue};
-use crate::access::{
+use strait_model::WorkloadKey;
+use strait_proto::envoy::envoy::config::rbac::v3 as rbac;
+use strait_rules::access::{
     AccessPolicies, AuthorizationPolicy, EnforcedPolicy, MatchScope, RuleInForm, TrustBundle,
     WireForm,
 };
-use crate::model::WorkloadKey;
 
 /// The rules of policies, by the policy's name, the form, and how many rules say which tokens are believed.
 #[derive(Debug, Default)]

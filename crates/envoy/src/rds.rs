@@ -22,8 +22,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::route::v3 as route;
-use strait_proto::envoy::google::protobuf::UInt32Value;
 
 pub(super) use self::base::RouteBase;
 pub(super) use self::contenders::{Contenders, RouteCaller, belongs_to, contenders};
@@ -36,13 +34,15 @@ pub(super) use self::rules::{FAULT, NOWHERE};
 use super::class::Class;
 use super::encode;
 use super::lds::{TrafficSettings, bool_value, everything, route_to, virtual_host_of_everything};
-use crate::aggregate::MergedService;
-use crate::hash::SecretHasher;
-use crate::model::{ClusterId, Hostname, Namespace, Port, Protocol, Resolution};
-use crate::push::PushContext;
-use crate::push::addresses::ListenAddresses;
-use crate::xds::names::port_number;
-use crate::xds::resource::Resource;
+use strait_base::hash::SecretHasher;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::ListenAddresses;
+use strait_model::{ClusterId, Hostname, Namespace, Port, Protocol, Resolution};
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::google::protobuf::UInt32Value;
+use strait_xds::names::port_number;
+use strait_xds::resource::Resource;
 
 /// The route `name` where that is of one service; `None` where there is no such service.
 pub(super) fn of_service(

@@ -3,7 +3,7 @@
 //! What generates resources is run over an excerpt of the mesh, which holds the changed services alone, before and
 //! after. Nothing but these can make a difference: what a resource is made of is the sum of what services bring to it,
 //! or the first of those that want to be it; of addresses, which are settled before, rivals are in the excerpt as well
-//! ([`crate::push::scope::around`]). Two things are reported besides: a service that has another rank than before may
+//! ([`strait_mesh::push::scope::around`]). Two things are reported besides: a service that has another rank than before may
 //! win or lose a name against one that the excerpt doesn't show, and what a workload itself serves is found among all
 //! services of its namespace.
 //!
@@ -24,15 +24,16 @@ use super::cds::{ClusterFormat, inbound_clusters};
 use super::class::{ListenerFormat, class_of};
 use super::common::own_domain;
 use super::lds;
-use crate::aggregate::MergedService;
-use crate::model::{
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::proxy::inbound_targets;
+use strait_mesh::push::scope::{SeenChanges, Sight, Stand};
+use strait_mesh::push::view::{Role, ViewKey};
+use strait_model::dirty::Wildcard;
+use strait_model::{
     ClusterId, GrpcLibrary, Hostname, Locality, Namespace, NetworkId, ProxyType, Service,
 };
-use crate::push::PushContext;
-use crate::push::proxy::inbound_targets;
-use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard};
-use crate::push::view::{Role, ViewKey};
-use crate::traffic::{HostPattern, Selection};
+use strait_rules::traffic::{HostPattern, Selection};
 
 impl Sight for Cache {
     fn seen(

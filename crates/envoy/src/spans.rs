@@ -13,15 +13,14 @@ use strait_proto::envoy::envoy::extensions::tracers::opentelemetry::resource_det
 use strait_proto::envoy::envoy::r#type::tracing::v3::{CustomTag, custom_tag};
 use strait_proto::envoy::envoy::r#type::v3::Percent;
 use strait_proto::envoy::google::protobuf::{BoolValue, UInt32Value};
-
 use super::{any, duration};
-use crate::mesh::{ProviderService, SpanProtocol, TracingProvider};
-use crate::model::{ClusterId, Hostname, Namespace, Proxy, ProxyType};
-use crate::push::PushContext;
-use crate::traffic::Selection;
-use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::telemetry::{CallEnd, SpanTag, SpanTagValue, TracingChoice};
-use crate::xds::names::OutboundName;
+use strait_model::mesh_config::{ProviderService, SpanProtocol, TracingProvider};
+use strait_model::{ClusterId, Hostname, Namespace, Proxy, ProxyType};
+use strait_mesh::push::PushContext;
+use strait_rules::traffic::Selection;
+use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::telemetry::{CallEnd, SpanTag, SpanTagValue, TracingChoice};
+use strait_xds::names::OutboundName;
 
 /// The tracing of one end of calls of a proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

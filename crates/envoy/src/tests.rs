@@ -6,18 +6,19 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use strait_proto::json::to_json;
 
 use super::{Cache, ProxyConfig};
-use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
-use crate::fixtures::{endpoint, named_endpoint, service, settings, shard, sidecar};
-use crate::model::{
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::testing::settings;
+use strait_model::registry::RegistryUpdate;
+use strait_model::testing::{endpoint, named_endpoint, service, shard, sidecar};
+use strait_model::{
     ByName, Endpoint, GrpcLibrary, NamedEndpoint, PodState, Proxy, Resolution, TlsMode,
 };
-use crate::push::PushContext;
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::registry::RegistryUpdate;
-use crate::xds::resource::{ResourceBody, ResourceSource, ResourceType};
+use strait_proto::json::to_json;
+use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
+use strait_xds::resource::{ResourceBody, ResourceSource, ResourceType};
 
 const NAME: &str = "outbound|80||web.ns.svc.cluster.local";
 
@@ -219,7 +220,7 @@ fn a_library_finds_listeners_by_the_names_that_it_dials_and_listens_at() {
 fn a_server_takes_mtls_where_its_pod_is_of_the_mesh_and_it_has_certificates() {
     let context = mesh_of(vec![endpoint("10.0.0.1")]);
     let cache = Cache::default();
-    let of_mesh = crate::fixtures::labels(&[("security.istio.io/tlsMode", "istio")]);
+    let of_mesh = strait_model::testing::labels(&[("security.istio.io/tlsMode", "istio")]);
     for (labelled, mtls, expected) in
         [(true, true, true), (true, false, false), (false, true, false)]
     {
@@ -414,7 +415,7 @@ fn guards(listener: &Value) -> Vec<(String, String, Vec<String>)> {
 
 #[test]
 fn a_server_takes_connections_as_its_policy_says_and_never_in_plain_text_where_it_must_not() {
-    let of_mesh = crate::fixtures::labels(&[("security.istio.io/tlsMode", "istio")]);
+    let of_mesh = strait_model::testing::labels(&[("security.istio.io/tlsMode", "istio")]);
     let labelled = |mtls| Proxy { labels: of_mesh.clone(), ..library(mtls) };
     for (mode, server, mtls, expected) in [
         ("STRICT", library(true), true, vec!["identity"]),

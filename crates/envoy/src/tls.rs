@@ -4,21 +4,21 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::{any, seconds};
+use strait_mesh::push::PushContext;
+use strait_model::credential::{ROOTS_SUFFIX, resource_name};
+use strait_model::mesh_config::MeshTls;
+use strait_model::tls_files::RootFiles;
+use strait_model::{MountedSecrets, Proxy, SdsFiles};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use strait_proto::envoy::google::protobuf::{Any, BoolValue};
-
-use super::{any, seconds};
-use crate::identity::credential::{ROOTS_SUFFIX, resource_name};
-use crate::mesh::MeshTls;
-use crate::model::{MountedSecrets, Proxy, SdsFiles};
-use crate::push::PushContext;
-use crate::traffic::gateway::{ServerTls, TlsClients, TlsVersion};
-use crate::traffic::policy::{ClientCertificate, ForeignTls, NameKind, RootFiles, TrustedRoots};
-use crate::traffic::sidecar::SidecarTls;
-use crate::xds::file_secret;
+use strait_rules::traffic::gateway::{ServerTls, TlsClients, TlsVersion};
+use strait_rules::traffic::policy::{ClientCertificate, ForeignTls, NameKind, TrustedRoots};
+use strait_rules::traffic::sidecar::SidecarTls;
+use strait_xds::file_secret;
 
 /// The secret that holds a proxy's own certificate.
 const CERTIFICATE_SECRET: &str = "default";
@@ -440,7 +440,7 @@ pub(super) mod library {
 
     /// A client's transport socket: mTLS, to be answered by one of `accounts`, or by anybody of these trust domains
     /// where no account is known.
-    pub(in super::super) fn upstream<'a>(
+    pub(crate) fn upstream<'a>(
         accounts: impl Iterator<Item = &'a str>,
         trust_domains: &BTreeSet<&str>,
     ) -> core::TransportSocket {
@@ -453,7 +453,7 @@ pub(super) mod library {
 
     /// A server's transport socket: mTLS, for whoever has a certificate of the roots. A server takes no names here;
     /// whom it serves is said by filters.
-    pub(in super::super) fn downstream() -> core::TransportSocket {
+    pub(crate) fn downstream() -> core::TransportSocket {
         let context = tls::DownstreamTlsContext {
             common_tls_context: Some(common(Vec::new())),
             require_client_certificate: Some(BoolValue { value: true }),

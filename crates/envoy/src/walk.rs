@@ -18,12 +18,6 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use prost::Message;
-use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
-use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-use strait_proto::envoy::envoy::config::route::v3 as route;
-use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
-use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 
 use self::answer::{BEHIND, lost_object};
 pub use self::answer::{LostRule, RequestDestination, RequestWalk, RuleName};
@@ -35,17 +29,23 @@ use super::ProxyConfig;
 use super::class::Class;
 use super::lds::{ConnectionRules, TrafficSettings, apart_name, normalization_of};
 use super::rds::{self, Contenders, RouteCaller};
-use crate::aggregate::MergedService;
-use crate::codes;
-use crate::model::{ProxyType, Resolution};
-use crate::push::addresses::{ListenAddresses, proxied_addresses};
-use crate::push::ingress::IngressOutline;
-use crate::push::proxy::inbound_targets;
-use crate::traffic::HostPattern;
-use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite};
-use crate::traffic::virtual_services::RoutedService;
-use crate::xds::names::OutboundName;
-use crate::xds::resource::Resource;
+use strait_base::codes;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::addresses::{ListenAddresses, proxied_addresses};
+use strait_mesh::push::ingress::IngressOutline;
+use strait_mesh::push::proxy::inbound_targets;
+use strait_model::{ProxyType, Resolution};
+use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::route::{AbortStatus, HttpRule, PathRewrite};
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_xds::names::OutboundName;
+use strait_xds::resource::Resource;
 
 /// How many rules that lost are told of, at most.
 const LOST_MAX: usize = 100;

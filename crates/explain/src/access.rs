@@ -9,19 +9,19 @@ use super::access_findings::{PolicyFinding, PolicyFindings};
 use super::access_networks::behind_gateway;
 use super::access_ports::PolicyPorts;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
-use crate::access::{
+use strait_base::codes;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::authorizers::Authorizers;
+use strait_model::mesh_config::PathNormalization;
+use strait_model::{NetworkId, ObjectKey, Proxy, is_header_name, labels_match};
+use strait_rules::access::{
     AccessDecision, AccessRequest, AccessSubject, AccessVerdict, AuthorizationAction,
     AuthorizationPolicy, AuthorizationRule, ModeTransition, PeerMode, PolicyKind, PolicyName,
     PolicySelector, PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm,
     WorkloadAccess, decide, enforced, rule_steps,
 };
-use crate::codes;
-use crate::mesh::PathNormalization;
-use crate::model::{NetworkId, ObjectKey, Proxy, is_header_name, labels_match};
-use crate::push::PushContext;
-use crate::push::authorizers::Authorizers;
-use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::selection::Selection;
+use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::selection::Selection;
 
 /// A request that somebody asks about.
 #[derive(Debug, Clone, Default)]

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::access::{
+use strait_base::codes::{self, Code};
+use strait_mesh::push::PushContext;
+use strait_model::{Labels, Proxy};
+use strait_rules::access::{
     AccessSubject, AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, PeerMode,
     PeerModes, PolicyKind, PolicyName, PolicySelector, RequestTest, TrustBundle, WorkloadAccess,
 };
-use crate::codes::{self, Code};
-use crate::model::{Labels, Proxy};
-use crate::push::PushContext;
 
 /// What was found: which kind of trouble, where in the object, and what comes of it.
 pub(super) type PolicyFinding = (&'static Code, String, String);

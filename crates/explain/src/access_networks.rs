@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::standing::ConfigReason;
-use crate::access::{Clause, PolicyName, RequestTest, WorkloadAccess};
-use crate::codes;
-use crate::model::NetworkId;
-use crate::push::PushContext;
+use strait_base::codes;
+use strait_mesh::push::PushContext;
+use strait_model::NetworkId;
+use strait_rules::access::{Clause, PolicyName, RequestTest, WorkloadAccess};
 
 /// What is to be said of rules for a workload in `network` that look at addresses, where the pods of a caller with that SPIFFE
 /// ID are, as far as they are known.

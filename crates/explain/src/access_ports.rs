@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::access_findings::{PolicyFinding, named_ports};
-use crate::access::{
+use strait_base::codes;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_model::{Labels, Namespace, Port, Protocol, Proxy, Service, TargetPort, labels_match};
+use strait_rules::access::{
     AccessSubject, AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, PeerMode,
     PolicySelector, RequestTest,
 };
-use crate::aggregate::MergedService;
-use crate::codes;
-use crate::model::{Labels, Namespace, Port, Protocol, Proxy, Service, TargetPort, labels_match};
-use crate::push::PushContext;
-use crate::traffic::{HostPattern, Selection};
+use strait_rules::traffic::{HostPattern, Selection};
 
 /// Looks at one policy.
 pub(super) struct PolicyPorts<'a> {

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::access::{PolicyErrors, ProviderReach, ReachableProviders};
-use crate::mesh::ProviderKind;
-use crate::model::{Collection, ISTIO_SECURITY, Namespace};
-use crate::push::PushContext;
-use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::selection::Selection;
+use strait_mesh::push::PushContext;
+use strait_model::mesh_config::ProviderKind;
+use strait_model::{Collection, ISTIO_SECURITY, Namespace};
+use strait_rules::access::{PolicyErrors, ProviderReach, ReachableProviders};
+use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::selection::Selection;
 
 /// See the module.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

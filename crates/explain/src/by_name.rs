@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use super::lines::{ClusterLine, EndpointLine, StepLine, quoted};
-use crate::aggregate::MergedService;
-use crate::codes;
-use crate::model::{ByName, NamedEndpoint, Port, Resolution, TlsMode};
-use crate::push::PushContext;
-use crate::push::view::{Role, ViewKey, WithholdingStep};
+use strait_base::codes;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::view::{Role, ViewKey, WithholdingStep};
+use strait_model::{ByName, NamedEndpoint, Port, Resolution, TlsMode};
 
 /// How a proxy finds the endpoints of `service`, where it does so by itself.
 pub(super) fn how(

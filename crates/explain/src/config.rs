@@ -25,17 +25,18 @@ use self::clients::{Audience, ClientGroups, RouterGroup};
 pub use self::gateways::CredentialFault;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
-use crate::access::{AccessPolicies, FetchedKeys, PolicyName};
-use crate::codes::{self, Code};
-use crate::hold::Waiting;
-use crate::mesh::MeshConfig;
-use crate::model::{
+use strait_base::codes::{self, Code};
+use strait_mesh::hold::Waiting;
+use strait_mesh::push::PushContext;
+use strait_model::fetched_keys::FetchedKeys;
+use strait_model::mesh_config::MeshConfig;
+use strait_model::{
     ClusterId, Collection, Hostname, Labels, Namespace, ObjectKey, Proxy, WorkloadKey, labels_match,
 };
-use crate::push::PushContext;
-use crate::registry::service_entry::EntryProblem;
-use crate::traffic::selection::RuleSelector;
-use crate::traffic::{Reason, Traffic, TrafficObject, TrafficReport, TrafficReports};
+use strait_rules::access::{AccessPolicies, PolicyName};
+use strait_rules::service_entry::EntryProblem;
+use strait_rules::traffic::selection::RuleSelector;
+use strait_rules::traffic::{Reason, Traffic, TrafficObject, TrafficReport, TrafficReports};
 
 /// What is known of the objects of the stores beside what is in force.
 #[derive(Debug, Clone, Default)]

@@ -1,7 +1,15 @@
-//! Why a proxy has, or has not, each endpoint of a service.
+//! Explanations: why a proxy has an endpoint or lacks it, the status of every configuration object, and the reviews of the
+//! validation webhook.
 //!
-//! Asks the very function that decides what is sent (`push::view::decide`) and puts its answer into
-//! text. Decides nothing itself.
+//! Invariants:
+//!
+//! - Explanations call the functions that decide what is sent (`strait_mesh::push::view::decide`, `strait_rules`) and
+//!   render their results. This crate decides nothing and has no rules of its own.
+//! - It never changes the mesh.
+
+#![forbid(unsafe_code)]
+
+pub mod validation;
 
 mod access;
 mod access_findings;
@@ -31,20 +39,20 @@ pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, Withheld
 pub use self::scope::{CalledHosts, ScopeSuggestion, suggest_scope};
 pub use self::standing::{ConfigReason, ConfigState, ObjectStanding};
 pub use self::trial::{ConfigTrials, ObjectVerdict, TriedMesh, dated};
-use crate::aggregate::MergedService;
-use crate::codes;
-use crate::model::{
+use strait_base::codes;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::network::{PlacedBy, ResolvedGateway};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::imports::Imports;
+use strait_mesh::push::view::{
+    Role, ViewKey, Way, WithheldReason, WithholdingStep, assignment, decide, preference,
+};
+use strait_model::policy::{PolicyRefusal, Rank};
+use strait_model::registry::{Provider, ShardKey};
+use strait_model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, Mode, Namespace, NetworkId, PodState,
     Port, Protocol, Resolution, TlsMode,
 };
-use crate::network::{PlacedBy, ResolvedGateway};
-use crate::policy::{PolicyRefusal, Rank};
-use crate::push::PushContext;
-use crate::push::imports::Imports;
-use crate::push::view::{
-    Role, ViewKey, Way, WithheldReason, WithholdingStep, assignment, decide, preference,
-};
-use crate::registry::{Provider, ShardKey};
 
 /// Why there is nothing to explain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

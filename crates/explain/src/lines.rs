@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::model::{Hostname, NetworkId};
+use strait_model::{Hostname, NetworkId};
 
 /// The answer of `/debug/explain` (docs/reference/interface.md, "Admin HTTP").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

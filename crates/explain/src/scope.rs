@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::aggregate::MergedService;
-use crate::model::{Collection, ISTIO_NETWORKING, Namespace, ObjectKey};
-use crate::push::PushContext;
-use crate::traffic::{HostPattern, Selection};
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_model::{Collection, ISTIO_NETWORKING, Namespace, ObjectKey};
+use strait_rules::traffic::{HostPattern, Selection};
 
 /// All services of a namespace are taken together from so many on.
 const TOGETHER_FROM: usize = 2;

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::codes::Code;
-use crate::traffic::Reason;
+use strait_base::codes::Code;
+use strait_rules::traffic::Reason;
 
 /// What becomes of an object: an entry of `/debug/config`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

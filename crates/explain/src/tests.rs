@@ -1,15 +1,15 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::fixtures::{endpoint, member, named_endpoint, service, shard, sidecar};
-use crate::model::{ByName, KnownCluster, KnownClusters, NamedEndpoint};
-use crate::policy::Policy;
-use crate::push::PushContext;
-use crate::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_model::policy::Policy;
+use strait_model::testing::{endpoint, member, named_endpoint, service, shard, sidecar};
+use strait_model::{ByName, KnownCluster, KnownClusters, NamedEndpoint};
 
 /// East and west with an endpoint of `web.ns` each, in one network.
 fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
-    let mut mesh = MeshState::new(crate::fixtures::settings());
+    let mut mesh = MeshState::new(strait_mesh::testing::settings());
     for (epoch, (cluster, address)) in
         [("east", "10.0.0.1"), ("west", "10.0.0.2")].into_iter().enumerate()
     {
@@ -86,7 +86,7 @@ fn the_preference_that_orders_clusters_is_told_in_its_own_words() {
 
 /// What a proxy of network n1 is told of `db.ns`, found as `resolution` says.
 fn found(resolution: Resolution) -> Explanation {
-    let mut mesh = MeshState::new(crate::fixtures::settings());
+    let mut mesh = MeshState::new(strait_mesh::testing::settings());
     let named = service("db.ns").with(|one| one.resolution = resolution);
     mesh.apply(MeshEvent::Registry(shard("east", 0).with(named, vec![]).built()));
     mesh.apply(MeshEvent::Complete);
@@ -146,7 +146,7 @@ fn every_reason_for_which_endpoints_of_a_cluster_are_withheld_is_named() {
     unseen.pod = PodState::Missing;
     let mut unready = endpoint("10.0.0.2");
     unready.health = Health::Unhealthy;
-    let mut mesh = MeshState::new(crate::fixtures::settings());
+    let mut mesh = MeshState::new(strait_mesh::testing::settings());
     let endpoints = vec![endpoint("10.0.0.1"), unready, unseen];
     mesh.apply(MeshEvent::Registry(shard("east", 0).with(service("web.ns"), endpoints).built()));
     mesh.apply(MeshEvent::Complete);

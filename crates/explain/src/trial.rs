@@ -10,16 +10,17 @@ use serde_json::Value;
 
 use super::config::{ConfigQuery, ConfigReports, ConfigView};
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
-use crate::access::{AccessIndex, AccessSettings, FetchedKeys, PolicyErrors, PolicyKind};
-use crate::codes::{self, Code};
-use crate::mesh::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
-use crate::model::{
+use strait_base::codes::{self, Code};
+use strait_mesh::push::PushContext;
+use strait_model::fetched_keys::FetchedKeys;
+use strait_model::mesh_config::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
+use strait_model::{
     ClusterId, Collection, ConfigurationSnapshot, Hostname, ISTIO_NETWORKING, ObjectJson, ObjectKey,
 };
-use crate::push::PushContext;
-use crate::registry::service_entry::EntryIndex;
-use crate::traffic::kept_subsets::{KEPT_FOR, KeptSubsets};
-use crate::traffic::{EditionIndex, KindSettings, Traffic, TrafficIndex, TrafficObject};
+use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind};
+use strait_rules::service_entry::EntryIndex;
+use strait_rules::traffic::kept_subsets::{KEPT_FOR, KeptSubsets};
+use strait_rules::traffic::{EditionIndex, KindSettings, Traffic, TrafficIndex, TrafficObject};
 
 /// What is said of objects only because of what they were before, or of what is not known of them yet: no matter to
 /// whoever asks whether they may be stored.

@@ -23,7 +23,7 @@ pub use super::error::{BACKDATING, LIFETIME_MAX};
 use super::error::{IdentityError, StoreTrouble};
 use super::peer::validity;
 use super::{RootFingerprint, SpiffeId, TrustRoots, csr, files, member_mark, pem, proof_time, tls};
-use crate::model::ClusterId;
+use strait_model::ClusterId;
 
 /// How long a certificate lives when nobody says otherwise.
 pub const LIFETIME_DEFAULT: Duration = Duration::from_secs(24 * 3600);

@@ -9,8 +9,8 @@ use http::header::AUTHORIZATION;
 
 use super::token::{SignedToken, TokenPod};
 use super::{PeerIdentity, SpiffeId};
-use crate::codes::{self, Code};
-use crate::model::ClusterId;
+use strait_base::codes::{self, Code};
+use strait_model::ClusterId;
 
 /// The metadata of a call that names the cluster whose token it brings.
 const CLUSTER_ID: &str = "clusterid";

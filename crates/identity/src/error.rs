@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use crate::codes;
+use strait_base::codes;
 
 /// What can be wrong with certificates, keys and those who show them. Never carries key material.
 #[derive(Debug, thiserror::Error)]

@@ -4,8 +4,8 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use super::error::IdentityError;
-use crate::durable::{self, WantedFile};
-pub(super) use crate::durable::{PUBLIC, SECRET};
+use strait_base::durable::{self, WantedFile};
+pub(super) use strait_base::durable::{PUBLIC, SECRET};
 
 /// The most bytes that a file of certificates or keys may have: bundles of all public roots have some 250 KiB.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;

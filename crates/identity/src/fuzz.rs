@@ -1,4 +1,4 @@
-//! What a stranger may say before anybody knows who he is: see [`crate::fuzz`].
+//! What a stranger may say before anybody knows who he is: see [`strait_base::testing::fuzz`].
 
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
@@ -7,6 +7,11 @@ use rustls::ServerConfig;
 use rustls::server::Acceptor;
 
 use super::{Authority, AuthorityPem, tls};
+use strait_base::testing::fuzz::Target;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] =
+    &[("csr", csr), ("token", crate::token::fuzz), ("client_hello", client_hello)];
 
 /// What the server listens with, made once: keys cost more than anything that is tried here.
 static SERVER: LazyLock<Option<Arc<ServerConfig>>> = LazyLock::new(|| {
@@ -70,4 +75,23 @@ pub(crate) fn hellos() -> Vec<(&'static str, Vec<u8>)> {
         ("long", hello("istiod.istio-system.svc.cluster.local")),
         ("address", hello("192.0.2.1")),
     ]
+}
+
+/// A certificate request: no more than its key is taken.
+pub fn csr(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    crate::csr::public_key(text).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn targets_accept_their_corpora_and_mutations() {
+        strait_base::testing::fuzz::check_targets(super::TARGETS);
+    }
+
+    #[test]
+    fn seeds_exist() {
+        strait_base::testing::fuzz::check_seeds("client_hello", super::hellos());
+    }
 }

@@ -1,24 +1,28 @@
-//! Who the control plane is, whom it believes, and what it signs.
+//! Identities: what the control plane presents, which peers it trusts, and what it signs.
 //!
-//! Owns the serving certificate, the set of trust roots and the CA; everybody else sees them as one
-//! immutable [`ServerIdentity`] in a watch channel, and who calls as a [`Caller`]. Three rules hold
-//! everywhere: roots are a set, never a value; a bad file never replaces a good one; a name in a
-//! certificate comes from an identity that was proved, never from a request.
+//! Owns the serving certificate, the set of trust roots and the CA. Other crates see them as one immutable
+//! [`ServerIdentity`] in a watch channel, and an authenticated peer as a [`Caller`]. Invariants:
 //!
-//! It knows nothing of xDS, clusters or Kubernetes; whoever stores the CA passes an [`AuthorityStore`].
+//! - Trust roots are a set, never a single value.
+//! - An invalid file never replaces a valid one.
+//! - A name in a certificate comes from an authenticated identity, never from a request or from node metadata.
+//! - This crate knows nothing of xDS, clusters or Kubernetes. The program passes an [`AuthorityStore`] to store the CA.
+
+#![forbid(unsafe_code)]
 
 pub mod authority;
 pub mod caller;
 pub mod credential;
 pub mod csr;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+pub mod fuzz;
 pub mod mesh_client;
 pub mod peer;
 pub mod rotation;
 pub mod service;
 pub mod tls;
 pub mod token;
+pub mod token_signer;
 
 mod error;
 mod files;

@@ -15,8 +15,8 @@ use tracing::{error, info};
 use super::error::{CertificateProblem, IdentityError};
 use super::root_rotation::AuthorityInForce;
 use super::{Authority, AuthorityPem, RootFingerprint, TrustRoots};
-use crate::codes;
-use crate::model::ClusterId;
+use strait_base::codes;
+use strait_model::ClusterId;
 
 /// Those of all members that have one.
 pub type MemberAuthorities = BTreeMap<ClusterId, MemberAuthority>;

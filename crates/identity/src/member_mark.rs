@@ -6,7 +6,7 @@ use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::model::ClusterId;
+use strait_model::ClusterId;
 
 /// Drawn as that of [`super::proof_time`], and of 28 bits at most for the same reason.
 const OID: [u64; 3] = [2, 25, 0x0b1c_5e0e];
@@ -35,7 +35,7 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<ClusterId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::testing::Ca;
+    use crate::testing::Ca;
 
     #[test]
     fn a_member_is_read_back_from_the_certificate_that_carries_it() {

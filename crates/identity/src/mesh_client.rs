@@ -31,7 +31,7 @@ const FILE_MAX: u64 = 1 << 20;
 pub fn mesh_client(directory: &Path, now: SystemTime) -> Result<Arc<ClientConfig>, IdentityError> {
     let read = |name: &str| {
         let path = directory.join(name);
-        crate::durable::read_at_most(&path, FILE_MAX)
+        strait_base::durable::read_at_most(&path, FILE_MAX)
             .map_err(|source| IdentityError::Read { path, source })
     };
     let chain = pem::certificates(&read("cert-chain.pem")?, "cert-chain.pem")?;

@@ -16,7 +16,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 pub use super::error::SpiffeIdError;
 use super::error::{BACKDATING, IdentityError};
 use super::{member_mark, proof_time};
-use crate::model::{ClusterId, Namespace, is_trust_domain};
+use strait_model::{ClusterId, Namespace, is_trust_domain};
 
 /// `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -47,7 +47,7 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::testing::Ca;
+    use crate::testing::Ca;
 
     #[test]
     fn libraries_that_know_small_numbers_alone_read_the_certificate() {

@@ -282,7 +282,7 @@ fn moment(seconds: u64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::testing::Ca;
+    use crate::testing::Ca;
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use super::root_records::{NeededRoot, RootFingerprint, RootLedger, RootRecord};
 use super::{Authority, IdentityError, RootLife};
-use crate::model::RootBundle;
+use strait_model::RootBundle;
 
 /// The file in a CA's folder, or the key in its Secret, by which an operator approves of steps whatever is missing.
 pub const APPROVED: &str = "rotation-approved";

@@ -28,9 +28,9 @@ use super::{
     error::{CertificateProblem, time},
     pem, root_rotation, tls,
 };
-use crate::codes;
-use crate::model::{ClusterId, RootBundle};
-use crate::task::Supervisor;
+use strait_base::codes;
+use strait_base::task::Supervisor;
+use strait_model::{ClusterId, RootBundle};
 
 /// How often the files are read.
 pub const INTERVAL: Duration = Duration::from_secs(1);

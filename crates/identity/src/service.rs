@@ -8,9 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use strait_proto::envoy::google::protobuf::value::Kind;
-use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateService;
-use strait_proto::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use tokio::sync::{Semaphore, watch};
 use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
@@ -20,9 +17,12 @@ use super::caller::{Caller, CallerProof, CallerRegistry};
 use super::limits::IssueLimits;
 use super::proof_time::CHAIN_MAX;
 use super::{Authority, IdentityError, PeerIdentity, RootLedger, ServerIdentity};
-use crate::codes;
-use crate::lock::lock;
-use crate::model::ClusterId;
+use strait_base::codes;
+use strait_base::lock::lock;
+use strait_model::ClusterId;
+use strait_proto::envoy::google::protobuf::value::Kind;
+use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateService;
+use strait_proto::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
 
 /// Signatures that are made at once: they take a CPU each.
 const SIGNERS: usize = 2;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::object::text;
 use super::refusal::InjectRefusal;
 use super::settings::InjectSettings;
-use crate::codes;
+use strait_base::codes;
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "critical", "off"];
 

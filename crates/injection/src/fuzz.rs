@@ -1,9 +1,13 @@
-//! What whoever reaches the webhook may say: see [`crate::fuzz`].
+//! What whoever reaches the webhook may say: see [`strait_base::testing::fuzz`].
 
 use serde_json::Value;
 
 use super::refusal::{Injection, SkipReason};
 use super::{InjectSettings, PodDefaults, PodPlace, Redirection, inject, review};
+use strait_base::testing::fuzz::Target;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[("admission", admission)];
 
 /// An AdmissionReview: what is answered is an answer to it, and a pod that has its sidecar is given no other.
 pub(crate) fn admission(bytes: &[u8]) -> bool {
@@ -35,4 +39,12 @@ pub(crate) fn admission(bytes: &[u8]) -> bool {
         assert_eq!(again, Injection::Skipped(SkipReason::Already), "{pod}");
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn targets_accept_their_corpora_and_mutations() {
+        strait_base::testing::fuzz::check_targets(super::TARGETS);
+    }
 }

@@ -1,14 +1,17 @@
-//! Puts a sidecar into pods: one pure function, [`inject`], which the webhook and `strait proxy inject` share.
+//! Sidecar injection: one pure function, [`inject`], which the webhook and `strait proxy inject` share.
 //!
-//! What it adds is told by `docs/guide/injection.md`. The function owns no state and asks nobody: a pod, where it is, and
-//! the settings are all its input, and the same input gives the same bytes. It never changes what the pod says itself, but
-//! for its probes and the place of its metrics, for which the sidecar answers; and a pod whose traffic would pass the sidecar
-//! by is refused, with the reason and the next step.
+//! docs/guide/injection.md lists what it adds to a pod. Invariants:
+//!
+//! - The input is the pod, its cluster and namespace, and the settings. The same input gives the same bytes.
+//! - It changes nothing that the pod itself states, except probes and the metrics port, which the sidecar answers.
+//! - A pod whose traffic would bypass the sidecar is refused, with the reason and the next step.
+
+#![forbid(unsafe_code)]
 
 mod annotations;
 mod counts;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+pub mod fuzz;
 mod metrics;
 mod object;
 mod patch;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::refusal::InjectRefusal;
-use crate::codes;
+use strait_base::codes;
 
 /// Fields of an object.
 pub(super) type Fields = Map<String, Value>;

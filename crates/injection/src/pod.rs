@@ -3,14 +3,12 @@
 use serde_json::{Value, json};
 
 use super::annotations::SidecarWishes;
-use super::metrics;
 use super::object::{Fields, items, list, misshapen, object, text};
-use super::probes;
 use super::refusal::{InjectRefusal, Injection, SkipReason};
 use super::requirements::{self, PROXY_USER, containers};
-use super::selection;
 use super::settings::{InjectSettings, PodPlace, Redirection};
-use crate::model::{NETWORK_LABEL, TLS_MODE_LABEL};
+use super::{metrics, probes, selection};
+use strait_model::{NETWORK_LABEL, TLS_MODE_LABEL};
 
 const INJECTED: &str = "strait.dev/injected";
 const REDIRECT: &str = "strait-redirect";

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::codes::Code;
+use strait_base::codes::Code;
 
 /// What became of a pod.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::object::{items, text};
 use super::refusal::InjectRefusal;
-use crate::codes;
+use strait_base::codes;
 
 /// User and group of the sidecar: what it sends is not redirected.
 pub(super) const PROXY_USER: u64 = 1337;

@@ -11,8 +11,8 @@ use super::patch::difference;
 use super::pod::inject;
 use super::refusal::Injection;
 use super::settings::{InjectSettings, PodDefaults, PodPlace};
-use crate::admission;
-use crate::model::Labels;
+use strait_base::admission;
+use strait_model::Labels;
 
 /// What an API server asks.
 #[derive(Debug, Deserialize)]

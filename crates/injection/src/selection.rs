@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::object::text;
 use super::refusal::{InjectRefusal, SkipReason};
 use super::settings::{InjectSettings, PodPlace};
-use crate::codes;
+use strait_base::codes;
 
 /// Label of pods (`"true"`, `"false"`) and of namespaces (`enabled`).
 pub const INJECT_LABEL: &str = "strait.dev/inject";

@@ -26,10 +26,10 @@ use tracing::debug;
 use super::counts::{InjectionCounts, InjectionResult};
 use super::review;
 use super::settings::{FindPodDefaults, InjectSettings};
-use crate::descriptors::{Descriptors, ListeningPort, Seat};
-use crate::identity::ServerIdentity;
-use crate::model::ClusterId;
-use crate::task::Supervisor;
+use strait_base::descriptors::{Descriptors, ListeningPort, Seat};
+use strait_base::task::Supervisor;
+use strait_identity::ServerIdentity;
+use strait_model::ClusterId;
 
 /// Where API servers ask before they store an object.
 const VALIDATE_PATH: &str = "/validate";
@@ -249,7 +249,7 @@ fn with_type(status: StatusCode, kind: &'static str, body: String) -> Response<F
 impl WebhookSettings {
     /// What holds for pods of the cluster and network that a path names, as Istio's webhook has it: pairs of a word and its
     /// value after `/inject`.
-    pub(crate) fn of_path(&self, path: &str) -> Option<InjectSettings> {
+    pub fn of_path(&self, path: &str) -> Option<InjectSettings> {
         let mut settings = self.inject.clone();
         let rest = path.strip_prefix("/inject")?;
         let mut segments = rest.split('/').skip(1).filter(|segment| !segment.is_empty());

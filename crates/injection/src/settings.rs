@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::Labels;
+use strait_model::Labels;
 
 /// What holds for all pods of one cluster.
 #[derive(Debug, Clone)]

@@ -10,12 +10,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::model::Labels;
-
 use super::workload::{InjectedWorkload, inject_manifest};
 use super::{
     InjectSettings, Injection, PodDefaults, PodPlace, Redirection, SkipReason, inject, review,
 };
+use strait_model::Labels;
 
 fn settings() -> InjectSettings {
     InjectSettings {
@@ -113,7 +112,7 @@ fn report(workloads: &[InjectedWorkload]) -> String {
 
 #[test]
 fn every_case_holds() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inject");
+    let folder = strait_base::testing::repository().join("tests/inject");
     let mut files: Vec<_> = std::fs::read_dir(&folder)
         .expect("the folder of cases")
         .map(|entry| entry.expect("readable").path())

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::address::Special;
+use strait_base::address::Special;
 
 /// Why an [`super::Access`] can't be used, found without any connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use hyper_util::client::legacy::connect::dns::Name;
 
 use super::Loopback;
-use crate::address::{ReservedAddress, Special, special};
+use strait_base::address::{ReservedAddress, Special, special};
 
 /// Why `address` is not dialled; `None` where it may be.
 pub(super) fn objection(address: IpAddr, loopback: Loopback) -> Option<Special> {
@@ -35,7 +35,7 @@ type LookedUpName = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + S
 
 /// Resolves names as the host does, anew for each connection, and leaves out what is not dialled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Resolver {
+pub struct Resolver {
     loopback: Loopback,
     look_up: fn(Name) -> LookedUpName,
 }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn addresses_that_lead_to_ourselves_or_to_metadata_are_not_dialled() {
-        // What they are is judged in `crate::address`.
+        // What they are is judged in `strait_base::address`.
         for bad in [
             "127.0.0.1",
             "::ffff:169.254.169.254",

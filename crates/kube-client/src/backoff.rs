@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Doubling pauses between a first and a longest one.
 #[derive(Debug, Clone)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first: Duration,
     longest: Duration,
     failures: u32,
@@ -13,13 +13,13 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Pauses that begin near `first`, double, and stay below `longest`.
-    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
+    pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, failures: 0, last: Duration::ZERO }
     }
 
     /// The next pause. `random` is in `0..1` and moves it by up to a quarter either way, so that
     /// many clients who lost the same server don't come back together.
-    pub(crate) fn pause(&mut self, random: f64) -> Duration {
+    pub fn pause(&mut self, random: f64) -> Duration {
         // 2^16 times any first pause is beyond every longest one.
         let doubled = self.first.saturating_mul(1 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
@@ -31,7 +31,7 @@ impl Backoff {
     /// Notes that what came after the last pause held for `lasted`. Where that was at least twice
     /// the pause, waiting was worth it and the failures are forgotten; a server that breaks off
     /// every few seconds is so read most of the time, one that breaks off at once is left alone.
-    pub(crate) fn held(&mut self, lasted: Duration) {
+    pub fn held(&mut self, lasted: Duration) {
         if lasted > self.first && lasted >= self.last * 2 {
             self.failures = 0;
         }

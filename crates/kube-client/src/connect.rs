@@ -32,9 +32,7 @@ use super::access_error::AccessError;
 use super::address::{self, Resolver};
 use super::heard::Heard;
 use super::pool::{ConnectionPool, Purpose, StreamPermit};
-use super::transport::Dial;
-use super::transport::Transport;
-use super::transport::http1_over;
+use super::transport::{Dial, Transport, http1_over};
 use super::verify::GivenRoots;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
 
@@ -179,7 +177,7 @@ pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, Ac
 }
 
 /// TCP connections to a server that the operator names, which end soon after the other side is gone.
-pub(crate) fn tcp_to_named() -> HttpConnector<Resolver> {
+pub fn tcp_to_named() -> HttpConnector<Resolver> {
     tcp(Loopback::Named)
 }
 
@@ -310,7 +308,7 @@ fn authorization(credential: &ApiCredential) -> Result<Option<HeaderValue>, Acce
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::Redacted;
+    use crate::Redacted;
 
     fn access(server: &str) -> Access {
         Access {

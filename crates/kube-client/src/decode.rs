@@ -5,8 +5,7 @@
 
 use bytes::Bytes;
 
-use super::envelope::Encoding;
-use super::envelope::{CutError, ListEnd, WatchLine, keep};
+use super::envelope::{CutError, Encoding, ListEnd, WatchLine, keep};
 use super::event::KindEvent;
 use super::lines::{LineBuffer, TooLong};
 use super::object::{Gather, InvalidField, ObjectKind};
@@ -43,8 +42,7 @@ pub fn read_list<K: ObjectKind>(
 ///
 /// # Errors
 /// It is no list.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn read_objects<T: super::OwnedObject>(bytes: &[u8]) -> Result<Vec<T>, String> {
+pub fn read_objects<T: super::OwnedObject>(bytes: &[u8]) -> Result<Vec<T>, String> {
     match read_list(&super::object::AsIs::<T>::new(), Encoding::Json, bytes, 64)? {
         WatchEvent::Restarted { objects, .. } => Ok(objects),
         _ => Ok(Vec::new()),

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::codes;
-use crate::descriptors::is_none_free;
+use strait_base::codes;
+use strait_base::descriptors::is_none_free;
 
 /// How rustls begins to say that the server sent an alert.
 const ALERT: &str = "received fatal alert: ";
@@ -83,7 +83,7 @@ pub struct ApiStatus {
 
 impl ApiError {
     /// The error that a status stands for, both as an HTTP answer and as an event in a watch.
-    pub(crate) fn of_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
+    pub fn of_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
         let message = one_line(message);
         match code {
             401 => Self::Unauthorized(message),
@@ -220,7 +220,7 @@ fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 
 }
 
 /// Cuts text from outside to one line of 200 characters without control characters.
-pub(crate) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
 }
 

@@ -1,14 +1,15 @@
-//! Reads one Kubernetes API server: how it is reached, and how its objects are listed and watched.
+//! List and watch of one Kubernetes API server.
 //!
-//! A remote API server is not trusted: every answer has a deadline and a bound, redirects are not
-//! followed, and where a name leads is checked on the address that is dialled. Knows nothing of
-//! services or the mesh.
+//! [`ApiClient::read`] reads one kind of object: `watch.rs` moves bytes, `watch_state.rs` decides what to request next and
+//! when, `backoff.rs` computes delays, `served.rs` chooses the version, `pool.rs` owns the connections. `lines.rs`,
+//! `json.rs` and `protobuf.rs` split the byte stream into objects; `object.rs`, `text.rs` and `wire.rs` decode them.
+//! Invariants:
 //!
-//! [`ApiClient::read`] reads one kind: `watch.rs` moves bytes, `watch_state.rs` decides what to ask next
-//! and when, `backoff.rs` for how long to wait, `served.rs` in which version, and `pool.rs` over which
-//! connection. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into objects as they arrive, `object.rs`,
-//! `text.rs` and `wire.rs` decode them, `envelope.rs` says what is cut out of both forms, `decode.rs` makes
-//! one of these, and `list_builder.rs` holds a list until all of it has come.
+//! - A remote API server is not trusted: every response has a deadline and a size limit, redirects are not followed, and
+//!   address checks apply to the address that is dialled, after DNS resolution.
+//! - This crate knows nothing of services or of the mesh.
+
+#![forbid(unsafe_code)]
 
 mod access;
 mod access_error;
@@ -44,18 +45,17 @@ mod wire;
 pub use access::{Access, ApiCredential, Loopback, Redacted};
 pub use access_error::AccessError;
 pub use account::ServerAccount;
-pub(crate) use backoff::Backoff;
+pub use backoff::Backoff;
 pub use borrowed_text::BorrowedText;
 pub use cluster_identity::{
     ClusterIdentityCheck, ClusterIdentityProbe, cluster_uid, identity_check, look,
 };
-pub(crate) use connect::tcp_to_named;
+pub use connect::tcp_to_named;
 pub use connect::{ApiClient, connector, transport_to};
-#[cfg(any(test, fuzzing))]
-pub(crate) use decode::read_objects;
+pub use decode::read_objects;
 pub use decode::{read_list, read_watch};
 pub use envelope::Encoding;
-pub(crate) use error::one_line;
+pub use error::one_line;
 pub use error::{ApiError, ApiStatus};
 pub use event::{ReadLimits, WatchEvent};
 pub use object::{

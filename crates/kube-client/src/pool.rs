@@ -24,9 +24,8 @@ use tokio::sync::watch;
 use tower::{BoxError, ServiceExt, service_fn};
 
 use super::error::NotConnected;
-use super::transport::{Dial, ServerStream};
-use super::transport::{Transport, http1_over};
-use crate::lock::lock;
+use super::transport::{Dial, ServerStream, Transport, http1_over};
+use strait_base::lock::lock;
 
 /// What one stream may send ahead of its reader, in bytes: at 100 ms to the server and back, 10 MB/s.
 const STREAM_WINDOW: u32 = 1 << 20;

@@ -9,13 +9,13 @@ use std::time::Duration;
 use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use strait_sim::{Family, Fault, Options, Refusal, SimCluster, objects};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::object::OnlyMeta;
 use super::*;
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_sim::{Family, Fault, Options, Refusal, SimCluster, objects};
 
 const SECRETS: &str = "/api/v1/namespaces/strait-system/secrets";
 

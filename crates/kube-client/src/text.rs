@@ -7,8 +7,7 @@ use std::ops::Deref;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::borrowed_text::BorrowedText;
-use super::borrowed_text::ELEMENTS_MAX;
+use super::borrowed_text::{BorrowedText, ELEMENTS_MAX};
 use super::wire::{FieldValue, MalformedMessage, ProtobufMessage};
 
 /// Text that is compared or looked up rather than read, so that nobody needs to know whether it is in

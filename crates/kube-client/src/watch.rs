@@ -16,15 +16,14 @@ use tracing::debug;
 use super::account::Share;
 use super::decode::{self, Events, ListDecoder};
 use super::envelope::{CutError, Encoding, WatchLine};
-use super::event::KindEvent;
-use super::event::{ReadLimits, WatchEvent};
+use super::event::{KindEvent, ReadLimits, WatchEvent};
 use super::lines::TooLong;
 use super::list_builder::ListBuilder;
 use super::object::{AsIs, Keyed as _, ObjectKind};
 use super::request::{OpenResponse, SILENCE_LIMIT, percent_encode};
 use super::watch_state::{NextRequest, WatchState};
 use super::{ApiClient, ApiError, InvalidField, OwnedObject};
-use crate::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::ASK_AGAIN;
 
 /// What noting that an object is gone, or makes no sense, takes.
 const GONE_BYTES: usize = 128;

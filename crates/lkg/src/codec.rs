@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::hash::SecretHasher;
-use crate::model::{Locality, Profile, SortedMap};
+use strait_base::hash::SecretHasher;
+use strait_model::{Locality, Profile, SortedMap};
 
 /// Bytes that hold no value; the text says of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -11,13 +11,13 @@ use serde_json::Value;
 use super::codec::{Encode, Encoder, MalformedValue, StateDecoder, fields};
 use super::state::StateKind;
 use super::{DatacentreState, IssuerState, ShardState, StoredFiles, StoredObjects};
-use crate::aggregate::MergedService;
-use crate::model::{
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_model::registry::{Provider, ServiceRecord, ShardKey};
+use strait_model::{
     ClusterFacts, ClusterId, Collection, DeclaredGateway, Difference, Endpoints, Hostname,
     Locality, NetworkId, ObjectKey, Workload, WorkloadKey, Workloads,
 };
-use crate::push::PushContext;
-use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// What differs in all that one source says; what is not named is as it was.
 #[derive(Debug, Clone, PartialEq, Default)]

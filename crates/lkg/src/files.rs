@@ -22,7 +22,7 @@ use super::flaw::{BYTES_MAX, Flaw, OLDEST, VERSION};
 use super::journal::JournalEnd;
 use super::state::StateKind;
 use super::{MembersState, StateOrigin};
-use crate::durable;
+use strait_base::durable;
 
 /// Files of a name that are kept.
 pub(super) const GENERATIONS: usize = 3;

@@ -14,14 +14,14 @@ use super::{
     DatacentreState, IssuerState, MembersState, Note, ShardState, StateOrigin, StoredFiles,
     StoredObjects,
 };
-use crate::model::{
+use strait_model::registry::ServiceRecord;
+use strait_model::{
     Addresses, ByName, ClusterFacts, ClusterId, Collection, DeclaredGateway, Definition,
     Distribution, Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname,
     Labels, Locality, Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles, ObjectKey, PodState,
     Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload,
     WorkloadKey, Workloads,
 };
-use crate::registry::ServiceRecord;
 
 macro_rules! names {
     ($($type:ident),*) => {

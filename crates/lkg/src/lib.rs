@@ -1,12 +1,17 @@
-//! Last-known-good: what each source was known to hold, on disk, so that a restart loses nothing.
+//! The last known good state of every source, on disk, so that a restart loses nothing.
 //!
-//! Owns the directory `lkg` of the state directory: a file for each cluster ([`ShardState`]), datacentre of
-//! Consul ([`DatacentreState`]) and store of objects ([`StoredObjects`], and [`StoredFiles`] of a directory), one for the keys of each cluster's tokens
-//! ([`IssuerState`]), and one for what belongs to none of them ([`MembersState`]). A file is written beside the old one, synced and renamed; the last few generations stay. What
-//! changes is appended to a journal beside the file, until that is as long as the file: then the file is written
-//! anew. What can't be proven whole on reading is refused with a reason, and what was written before it is used.
-//! Never holds a credential, and never decides what is served: the sources do
-//! (docs/decisions/0011-last-known-good.md, docs/decisions/0024-journal.md).
+//! Owns the directory `lkg` of the state directory. It contains one file per cluster ([`ShardState`]), per datacenter of
+//! Consul ([`DatacentreState`]), per store of objects ([`StoredObjects`], and [`StoredFiles`] for a directory), one per set
+//! of token keys ([`IssuerState`]), and one for the list of members ([`MembersState`]). Changes are appended to a journal
+//! next to the file until the journal is as long as the file; then the file is rewritten. Invariants:
+//!
+//! - A file is written next to the old one, synced and renamed. The last few generations stay.
+//! - A file that fails verification is refused with a reason, and the previous generation is used.
+//! - No credential is ever written to disk.
+//! - This crate decides nothing about what is served: the sources do
+//!   (docs/decisions/0011-last-known-good.md, docs/decisions/0024-journal.md).
+
+#![forbid(unsafe_code)]
 
 mod codec;
 mod delta;
@@ -29,21 +34,20 @@ use std::time::SystemTime;
 
 use tracing::{info, warn};
 
-pub use codec::MalformedValue;
-pub use files::{RefusedFile, StateDirectory};
-pub use others::{Issuers, Others, StandIns, StoreStates};
-pub use writer::{Writer, Writes};
-
 pub use self::state::{
     DatacentreState, IssuerState, MembersState, Note, ShardState, StateOrigin, StoredFiles,
     StoredObjects,
 };
-use crate::clusters::RememberedMember;
-use crate::codes;
-use crate::identity::token::IssuerKeys;
-use crate::model::{ClusterId, Hostname, RememberedObjects};
-use crate::registry::{Contents, ServiceRecord};
-use crate::sources;
+pub use codec::MalformedValue;
+pub use files::{RefusedFile, StateDirectory};
+pub use others::{Issuers, Others, StandIns, StoreStates};
+use strait_base::codes;
+use strait_base::source_status as sources;
+use strait_identity::token::IssuerKeys;
+use strait_model::registry::{Contents, ServiceRecord};
+use strait_model::{ClusterId, Hostname, RememberedObjects};
+use strait_sources::clusters::RememberedMember;
+pub use writer::{Writer, Writes};
 
 /// What was on disk.
 #[derive(Debug, Default)]
@@ -192,14 +196,5 @@ fn remembered(
     }
 }
 
-/// Takes any bytes as a file of the state directory, and as what a file holds under a head that is right.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(bytes: &[u8]) -> bool {
-    files::fuzz(bytes)
-}
-
-/// Files of the state directory as we write them.
-#[cfg(test)]
-pub(crate) fn fuzz_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    tests::seeds()
-}
+pub mod fuzz;

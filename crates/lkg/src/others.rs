@@ -8,14 +8,13 @@ use std::time::SystemTime;
 use tokio::sync::watch;
 
 use super::delta::{Deltas, ObjectsDelta, kept};
-use super::outcome::WriteOutcome;
-use super::outcome::WrittenOthers;
 pub use super::outcome::{Issuers, StandIns, StoreStates};
+use super::outcome::{WriteOutcome, WrittenOthers};
 use super::state::StateKind;
 use super::{DatacentreState, IssuerState, StateDirectory, StoredFiles, StoredObjects};
-use crate::model::{ClusterId, ObjectFiles, RememberedObjects};
-use crate::push::PushContext;
-use crate::sources::{SourceFacts, SourceStatusMap};
+use strait_base::source_status::{SourceFacts, SourceStatusMap};
+use strait_mesh::push::PushContext;
+use strait_model::{ClusterId, ObjectFiles, RememberedObjects};
 
 /// Where the writer learns of sources that are no member cluster.
 #[derive(Clone)]
@@ -225,9 +224,9 @@ mod tests {
     use super::super::StateOrigin;
     use super::super::outcome::WrittenClusters;
     use super::*;
-    use crate::fixtures::settings;
-    use crate::model::{Collection, ObjectJson, ObjectKey, StandIn};
-    use crate::push::event_loop::{MeshEvent, MeshState};
+    use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+    use strait_mesh::testing::settings;
+    use strait_model::{Collection, ObjectJson, ObjectKey, StandIn};
 
     fn object(name: &str, hosts: &str) -> ObjectJson {
         let (api, metadata) =

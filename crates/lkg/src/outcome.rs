@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use crate::identity::token::IssuerKeys;
-use crate::model::{ClusterId, RememberedObjects, StandIn};
-use crate::push::PushContext;
+use strait_identity::token::IssuerKeys;
+use strait_mesh::push::PushContext;
+use strait_model::{ClusterId, RememberedObjects, StandIn};
 
 /// What the files say, as far as this process wrote them.
 #[derive(Clone, Default)]

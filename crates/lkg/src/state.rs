@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::codec::Encode;
-use crate::model::{
+use strait_model::registry::ServiceRecord;
+use strait_model::{
     ClusterFacts, ClusterId, Collection, Hostname, Mode, NetworkId, ObjectFiles, Workloads,
 };
-use crate::registry::ServiceRecord;
 
 /// What the names and identities in a file depend on: with other settings it is not read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::files::{GENERATIONS, open_file, to_file};
 use super::flaw::{Flaw, OLDEST, VERSION};
 use super::*;
-use crate::model::{
+use strait_model::{
     Addresses, ByName, ClusterFacts, Collection, DeclaredGateway, Definition, Distribution,
     Endpoint, ExportTo, GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, ObjectKey,
     PodState, Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload,
@@ -606,7 +606,7 @@ fn large(count: u32) -> ShardState {
 
 /// The folder of state files that an earlier version wrote.
 fn earlier(version: u32) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/lkg/format-{version}"))
+    strait_base::testing::repository().join(format!("tests/lkg/format-{version}"))
 }
 
 /// What the files in `tests/lkg` hold, each of one cluster, datacentre and store. Every kind of field is there.
@@ -773,7 +773,7 @@ fn state_of_earlier_versions_is_read() {
     }
 }
 
-/// Files of each kind, for the corpus of [`crate::fuzz`].
+/// Files of each kind, for the corpus of [`strait_base::testing::fuzz`].
 pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("shard", to_file(&shard("east", 7), &origin()).0),

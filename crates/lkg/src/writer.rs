@@ -14,14 +14,12 @@ use tracing::{debug, info, warn};
 
 use super::delta::{Deltas, deltas, kept};
 use super::others::{self, Others};
-use super::outcome::ServedClusters;
-use super::outcome::StatusRecord;
-use super::outcome::{WriteOutcome, WrittenClusters};
+use super::outcome::{ServedClusters, StatusRecord, WriteOutcome, WrittenClusters};
 use super::{MembersState, Note, ShardState, StateDirectory};
-use crate::clusters::status::{ClusterIdHolder, ClusterStatus};
-use crate::codes;
-use crate::model::ClusterId;
-use crate::push::PushContext;
+use strait_base::codes;
+use strait_mesh::push::PushContext;
+use strait_model::ClusterId;
+use strait_sources::clusters::status::{ClusterIdHolder, ClusterStatus};
 
 /// How long what is new may wait for what comes with it. Proxies are sent changes in that time: writing takes a CPU,
 /// and they go first.
@@ -354,9 +352,10 @@ pub(super) fn shards<'a>(
 mod tests {
     use super::super::StateOrigin;
     use super::*;
-    use crate::fixtures::{endpoint, service, settings, shard};
-    use crate::push::event_loop::{MeshEvent, MeshState};
-    use crate::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
+    use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+    use strait_mesh::testing::settings;
+    use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
+    use strait_model::testing::{endpoint, service, shard};
 
     #[test]
     fn what_a_source_says_is_kept_though_it_counts_for_nothing_just_now() {

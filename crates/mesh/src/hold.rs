@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::file::{HoldFile, RestoredHold};
 pub use self::kept::{KeptConfiguration, KeptConfigurations, UnknownConfiguration};
 pub use self::shared::{HoldMark, HoldSharing, PARTS_MAX, SharedHold, pack, unpack};
-use crate::model::{ConfigurationSnapshot, Counted, ObjectJson, ObjectKey};
+use strait_model::{ConfigurationSnapshot, Counted, ObjectJson, ObjectKey};
 
 /// A configuration that is held, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,24 +171,6 @@ impl Waiting {
             objects,
             mesh_config: held.mesh != live.mesh,
             mesh_networks: held.networks != live.networks,
-        }
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod fixtures {
-    //! Holds, for tests.
-
-    use super::{Arc, ConfigurationHold, ConfigurationSnapshot, Duration, HoldScope, UNIX_EPOCH};
-
-    /// A hold of that configuration, with access policies, since so many milliseconds after the Unix epoch.
-    pub(crate) fn hold_of(configuration: ConfigurationSnapshot, since: u64) -> ConfigurationHold {
-        ConfigurationHold {
-            configuration: Arc::new(configuration),
-            since: UNIX_EPOCH + Duration::from_millis(since),
-            by: "alice".to_owned(),
-            reason: "5xx since noon".to_owned(),
-            scope: HoldScope::WithAccess,
         }
     }
 }

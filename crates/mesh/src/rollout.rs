@@ -13,8 +13,8 @@ use std::time::SystemTime;
 use xxhash_rust::xxh3::Xxh3;
 
 pub use self::file::RolloutFiles;
-use crate::model::{Collection, ConfigurationSnapshot, Proxy, ProxyType};
-use crate::policy::RolloutPlan;
+use strait_model::policy::RolloutPlan;
+use strait_model::{Collection, ConfigurationSnapshot, Proxy, ProxyType};
 
 /// Who holds a configuration of which a roll-out was stopped.
 pub const STOPPED_BY: &str = "strait roll-out";

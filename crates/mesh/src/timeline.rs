@@ -17,7 +17,7 @@ pub use self::delivery::{
     Delivery, DeliveryCounts, DeliveryRefusal, DeliverySteps, ProxyAnswer, ProxySteps, Receipt,
 };
 pub use self::file::{TimelineFile, keep};
-use crate::model::Causes;
+use strait_model::Causes;
 
 /// How many changes are kept; the oldest go first. Some 500 bytes each, and up to 3 KB for steps of proxies.
 const ENTRIES_MAX: usize = 1024;
@@ -130,7 +130,7 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Cause;
+    use strait_model::Cause;
 
     #[test]
     fn the_last_changes_are_kept_and_numbered_on() {

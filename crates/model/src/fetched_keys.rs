@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::Namespace;
+use crate::Namespace;
 
 /// Where keys are that are fetched.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ const SECRET_PARAMETERS: [&str; 7] = ["token", "key", "secret", "sig", "pass", "
 
 /// A URI as it may be shown, in logs and to whoever reads metrics: without who asks and by which password, and without parameters that
 /// are secret by their names.
-pub(crate) fn shown_uri(uri: &str) -> String {
+pub fn shown_uri(uri: &str) -> String {
     let (before, query) = match uri.split_once('?') {
         Some((before, query)) => (before, Some(query)),
         None => (uri, None),

@@ -1,41 +1,63 @@
-//! The vocabulary: plain values that every other module speaks in.
+//! The vocabulary of the mesh: plain values that all other crates exchange.
 //!
-//! Nothing here does I/O, knows Kubernetes, Envoy or Consul, or uses another module of Strait. Edges
-//! translate into these types and out of them.
+//! Identifiers, services, endpoints, workloads, proxies, gateways; the settings of the mesh ([`mesh_config`], [`policy`]);
+//! and the contract between the sources of services and the aggregate ([`registry`]). Invariants:
+//!
+//! - No I/O, no tasks, no clock: values and pure functions only.
+//! - No type of Kubernetes, Envoy or Consul. The crates at the edges translate into these values and out of them.
+//! - A value that is shared is immutable and behind an [`std::sync::Arc`].
 
-mod cause;
-mod collection;
-mod configuration;
+#![forbid(unsafe_code)]
+
+mod ids;
+mod labels;
+mod namespace_filter;
+mod telemetry;
+
 mod endpoint;
 mod endpoints;
-mod envoy_patch;
-mod facts;
 mod gateway;
-mod gateway_api;
 mod gateway_topology;
-mod header;
-mod ids;
-mod ingress;
-mod istio;
-mod known_clusters;
-mod labels;
 mod mcs;
-mod namespace_filter;
-mod object_json;
-mod object_status;
-mod packed_text;
-mod proxy;
-mod rare;
-mod root_bundle;
-mod route_status;
 mod service;
-mod sorted;
-mod status_condition;
-mod telemetry;
 mod workload;
 mod workload_key;
 mod workloads;
+
+pub mod credential;
+mod facts;
+pub mod fetched_keys;
+mod known_clusters;
+mod proxy;
+mod root_bundle;
+pub mod tls_files;
 mod writer_role;
+
+pub mod mesh_config;
+pub mod policy;
+pub mod registry;
+
+mod collection;
+mod configuration;
+mod envoy_patch;
+mod gateway_api;
+mod header;
+mod ingress;
+mod istio;
+mod object_json;
+mod object_status;
+mod packed_text;
+mod route_status;
+mod status_condition;
+
+mod cause;
+pub mod dirty;
+mod rare;
+mod sorted;
+
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+pub mod testing;
 
 pub use cause::{Cause, Causes};
 pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedObjects, StandIn};
@@ -69,7 +91,6 @@ pub use proxy::{
     GrpcLibrary, Interception, IstioFilter, IstioFilters, MountedSecrets, NodeError, Proxy,
     ProxyType, SdsFiles, SecretNames, VirtualHostDelivery, is_privileged,
 };
-pub(crate) use rare::unsaid;
 pub use rare::{RareGroup, Unsaid};
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};

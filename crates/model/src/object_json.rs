@@ -42,9 +42,8 @@ impl ObjectJson {
         self.0.len()
     }
 
-    /// Where it is in memory: the same for its clones alone, among all that are kept.
-    #[cfg(test)]
-    pub(crate) fn place(&self) -> *const u8 {
+    /// Its address in memory, which only its clones share. For tests.
+    pub fn place(&self) -> *const u8 {
         self.0.as_ptr()
     }
 }

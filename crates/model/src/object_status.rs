@@ -118,7 +118,7 @@ fn name_among(held: &[Value], kind: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ISTIO_SECURITY;
+    use crate::ISTIO_SECURITY;
 
     fn wanted(is_true: bool, generation: i64) -> WantedStatus {
         let reason = if is_true { "InForce" } else { "Refused" };

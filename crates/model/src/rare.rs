@@ -14,9 +14,10 @@ pub trait Unsaid: Default + Eq + 'static {
 }
 
 /// Implements [`Unsaid`] for groups, and has each owner that keeps one as its `more` read as that as well.
+#[macro_export]
 macro_rules! unsaid {
     ($($owner:ty: $group:ty),+) => {
-        $(impl $crate::model::Unsaid for $group {
+        $(impl $crate::Unsaid for $group {
             fn unsaid() -> &'static Self {
                 static UNSAID: std::sync::LazyLock<$group> = std::sync::LazyLock::new(Default::default);
                 &UNSAID
@@ -32,7 +33,6 @@ macro_rules! unsaid {
         })+
     };
 }
-pub(crate) use unsaid;
 
 /// A group, of which nothing is kept where it says nothing. It reads as the group.
 #[derive(Clone)]

@@ -3,37 +3,15 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::{
+use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
+use crate::{
     ClusterId, Definition, Endpoint, ExportTo, Health, Hostname, KnownCluster, Labels, Locality,
     Mode, NamedEndpoint, NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service,
     TargetPort, TlsMode, Workload, WorkloadKey,
 };
-use crate::push::FixedSettings;
-use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
-use crate::traffic::KindSettings;
-
-/// How many rounds a test of random histories goes: `few`, or so many times that as `STRAIT_ROUNDS` says
-/// (CONTRIBUTING.md).
-pub(crate) fn rounds(few: u64) -> u64 {
-    let times = std::env::var("STRAIT_ROUNDS").ok();
-    few * times.map_or(1, |times| times.parse().expect("STRAIT_ROUNDS is a number"))
-}
-
-/// What a mesh in `cluster.local` is started with.
-pub(crate) fn settings() -> Arc<FixedSettings> {
-    Arc::new(FixedSettings {
-        domain: "cluster.local".into(),
-        trust_domain: "cluster.local".into(),
-        system_namespace: "strait-system".into(),
-        config_cluster: None,
-        allow_direct_cross_network: false,
-        metadata: Default::default(),
-        cluster_aliases: Default::default(),
-    })
-}
 
 /// A cluster that belongs to the mesh, whose Secret may fix its network.
-pub(crate) fn member(fixed_network: Option<&str>) -> KnownCluster {
+pub fn member(fixed_network: Option<&str>) -> KnownCluster {
     KnownCluster {
         fixed_network: fixed_network.map(NetworkId::from),
         config: false,
@@ -45,17 +23,17 @@ pub(crate) fn member(fixed_network: Option<&str>) -> KnownCluster {
 }
 
 /// The name of `service` in `cluster.local`; `name.namespace` is given.
-pub(crate) fn host(name: &str) -> Hostname {
+pub fn host(name: &str) -> Hostname {
     Hostname::from(format!("{name}.svc.cluster.local"))
 }
 
 /// Labels from pairs.
-pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
+pub fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
 }
 
 /// A service `name.namespace` with port `http` 80 to 8080 that selects `app: name`.
-pub(crate) fn service(name: &str) -> Service {
+pub fn service(name: &str) -> Service {
     let (short, namespace) = name.split_once('.').expect("name.namespace");
     Service::from(Definition {
         hostname: host(name),
@@ -78,7 +56,7 @@ pub(crate) fn service(name: &str) -> Service {
 }
 
 /// A port whose name says its protocol.
-pub(crate) fn port(name: &str, number: u16, target: u16) -> Port {
+pub fn port(name: &str, number: u16, target: u16) -> Port {
     Port {
         name: name.into(),
         number,
@@ -88,31 +66,57 @@ pub(crate) fn port(name: &str, number: u16, target: u16) -> Port {
 }
 
 impl Service {
-    pub(crate) fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+    /// Applies a change.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    pub(crate) fn vip(mut self, address: &str) -> Self {
+    /// Adds a VIP.
+    pub fn vip(mut self, address: &str) -> Self {
         self.vips.push(ip(address));
         self
     }
 
     /// Makes it an east-west gateway of `network`, reached at `address`.
-    pub(crate) fn gateway_of(mut self, network: &str, address: &str) -> Self {
+    pub fn gateway_of(mut self, network: &str, address: &str) -> Self {
         self.labels.insert("topology.istio.io/network".into(), network.into());
         self.external_addresses.push(address.into());
         self.ports = vec![port("tls", 15443, 15443)];
         self
     }
+
+    /// Replaces the ports.
+    pub fn ports(mut self, ports: Vec<Port>) -> Self {
+        self.ports = ports;
+        self
+    }
+
+    /// Sets the creation time, in seconds since the Unix epoch.
+    pub fn created(mut self, created: i64) -> Self {
+        self.created = created;
+        self
+    }
+
+    /// Makes it headless.
+    pub fn headless(mut self) -> Self {
+        self.resolution = Resolution::Headless;
+        self
+    }
+
+    /// The service and its endpoints.
+    pub fn pair(self, endpoints: Vec<Endpoint>) -> (Self, Vec<Endpoint>) {
+        (self, endpoints)
+    }
 }
 
-pub(crate) fn ip(text: &str) -> IpAddr {
+/// Parses an IP address.
+pub fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
 /// A ready endpoint of port `http` that takes mTLS.
-pub(crate) fn endpoint(address: &str) -> Endpoint {
+pub fn endpoint(address: &str) -> Endpoint {
     Endpoint {
         address: ip(address),
         port: 8080,
@@ -132,12 +136,12 @@ pub(crate) fn endpoint(address: &str) -> Endpoint {
 }
 
 /// What one cluster reports, built up step by step.
-pub(crate) struct Shard {
+pub struct Shard {
     update: RegistryUpdate,
 }
 
 /// The first update of `cluster`.
-pub(crate) fn shard(cluster: &str, epoch: u64) -> Shard {
+pub fn shard(cluster: &str, epoch: u64) -> Shard {
     let shard = ShardKey::kubernetes(cluster.into());
     let change = ShardChange::Reset(Contents { network_label: Some(None), ..Contents::default() });
     Shard { update: RegistryUpdate { shard, epoch: Epoch(epoch), change } }
@@ -152,54 +156,55 @@ impl Shard {
     }
 
     /// Makes it an update rather than a reset.
-    pub(crate) fn update(mut self) -> Self {
+    pub fn update(mut self) -> Self {
         let mut contents = std::mem::take(self.contents());
         contents.network_label = None;
         self.update.change = ShardChange::Update(contents);
         self
     }
 
-    pub(crate) fn network(mut self, network: &str) -> Self {
+    /// Sets the network label of the cluster.
+    pub fn network(mut self, network: &str) -> Self {
         self.contents().network_label = Some(Some(NetworkId::from(network)));
         self
     }
 
-    pub(crate) fn with(mut self, service: Service, endpoints: Vec<Endpoint>) -> Self {
+    /// Adds a service and its endpoints.
+    pub fn with(mut self, service: Service, endpoints: Vec<Endpoint>) -> Self {
         let hostname = service.hostname.clone();
         let record = ServiceRecord { service: Arc::new(service), endpoints: endpoints.into() };
         self.contents().services.insert(hostname, Some(record));
         self
     }
 
-    pub(crate) fn without(mut self, name: &str) -> Self {
+    /// Removes a service.
+    pub fn without(mut self, name: &str) -> Self {
         self.contents().services.insert(host(name), None);
         self
     }
 
-    pub(crate) fn pod(mut self, workload: (WorkloadKey, Workload)) -> Self {
+    /// Adds a pod.
+    pub fn pod(mut self, workload: (WorkloadKey, Workload)) -> Self {
         let (key, pod) = workload;
         let namespace = Arc::from(key.namespace.as_str());
         self.contents().workloads.get_or_insert_default().insert(&namespace, &key.name, pod);
         self
     }
 
-    pub(crate) fn built(self) -> RegistryUpdate {
+    /// The finished update.
+    pub fn built(self) -> RegistryUpdate {
         self.update
     }
 }
 
 /// The end of a cluster.
-pub(crate) fn removed(cluster: &str, epoch: u64) -> RegistryUpdate {
+pub fn removed(cluster: &str, epoch: u64) -> RegistryUpdate {
     let shard = ShardKey::kubernetes(cluster.into());
     RegistryUpdate { shard, epoch: Epoch(epoch), change: ShardChange::Removed }
 }
 
 /// A pod `name.namespace` at `address`.
-pub(crate) fn workload(
-    name: &str,
-    address: &str,
-    pairs: &[(&str, &str)],
-) -> (WorkloadKey, Workload) {
+pub fn workload(name: &str, address: &str, pairs: &[(&str, &str)]) -> (WorkloadKey, Workload) {
     let (short, namespace) = name.split_once('.').expect("name.namespace");
     let profile = Profile {
         labels: Arc::new(labels(pairs)),
@@ -215,7 +220,7 @@ pub(crate) fn workload(
 }
 
 /// A sidecar `name.namespace` of `cluster` at 10.0.0.1.
-pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
+pub fn sidecar(name: &str, cluster: &str) -> Proxy {
     let id = format!("sidecar~10.0.0.1~{name}~{}.svc.cluster.local", "ns");
     let (kind, address, workload, domain) = Proxy::parse_id(&id).expect("a node id");
     Proxy {
@@ -248,21 +253,8 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
     }
 }
 
-/// How objects of the traffic configuration are read in a mesh that says nothing of it.
-pub(crate) fn kind_settings() -> KindSettings {
-    KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        gateway_scope: Default::default(),
-        host_sharing: Default::default(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-        ingress: Default::default(),
-    }
-}
-
 /// An endpoint that proxies resolve, at port 8080 of the port `http`.
-pub(crate) fn named_endpoint(address: &str) -> NamedEndpoint {
+pub fn named_endpoint(address: &str) -> NamedEndpoint {
     NamedEndpoint {
         address: address.into(),
         ports: [("http".into(), 8080)].into_iter().collect(),

@@ -544,7 +544,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::model::Profile;
+    use crate::Profile;
 
     type Plain = BTreeMap<(String, String), IpAddr>;
 

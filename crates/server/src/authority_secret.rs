@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::kube_secret::{KubeSecret, all_of};
-use crate::apiserver::{Access, ApiClient, ApiError};
-use crate::identity::{AuthorityForm, AuthorityPem, AuthorityStore, IdentityError, StoreTrouble};
+use strait_identity::{AuthorityForm, AuthorityPem, AuthorityStore, IdentityError, StoreTrouble};
+use strait_kube_client::{Access, ApiClient, ApiError};
 
 /// The Secret's name, in the system namespace.
 const NAME: &str = "strait-ca";

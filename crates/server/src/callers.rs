@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::clusters::callers::RunningPods;
-use crate::identity::SpiffeId;
-use crate::identity::token::TokenPod;
-use crate::model::ClusterId;
-use crate::push::PushContext;
+use strait_identity::SpiffeId;
+use strait_identity::token::TokenPod;
+use strait_mesh::push::PushContext;
+use strait_model::ClusterId;
+use strait_sources::clusters::callers::RunningPods;
 
 /// As the current version of the mesh has them, whether their clusters are in contact or not.
 #[derive(Debug)]

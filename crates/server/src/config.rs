@@ -16,12 +16,12 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 pub use self::injection::InjectFlags;
-use crate::access::PolicyErrors;
-use crate::duration::{HumanDuration, parse_duration};
-use crate::identity::authority::LIFETIME_MAX;
-use crate::identity::rotation::default_names;
-use crate::model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
-use crate::registry::consul;
+use strait_base::duration::{HumanDuration, parse_duration};
+use strait_identity::authority::LIFETIME_MAX;
+use strait_identity::rotation::default_names;
+use strait_model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
+use strait_rules::access::PolicyErrors;
+use strait_sources::registry::consul;
 
 /// `strait serve` (docs/reference/interface.md). Environment: `STRAIT_` and the flag's name.
 #[derive(Debug, Clone, Args)]
@@ -206,7 +206,7 @@ pub struct ServeArgs {
     pub cluster_alias: Vec<(ClusterId, ClusterId)>,
 
     /// After this long out of reach a cluster is called stale; no flag, only the demo has no time
-    #[arg(skip = crate::clusters::status::STALE_AFTER)]
+    #[arg(skip = strait_sources::clusters::status::STALE_AFTER)]
     pub stale_after: Duration,
 
     /// How long a cluster's data outlives its Secret; 0s withdraws at once

@@ -9,22 +9,22 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::aggregate::MergedService;
 use crate::config::ServeArgs;
-use crate::hold::KeptConfigurations;
-use crate::model::{ClusterId, Mcs, NetworkId, SharedServices};
-use crate::network::ResolvedNames;
-use crate::network::probes::{self, ProbeAddress, ProbeTargets};
-use crate::network::resolver::{self, Dns};
-use crate::push::event_loop::{self, LoopCounters, MeshEvent, MeshState};
-use crate::push::interest::Interest;
-use crate::push::view::is_exported;
-use crate::push::{self, PushContext};
-use crate::task::Supervisor;
-use crate::timeline::Timeline;
-use crate::xds::generate::Cache;
-use crate::xds::heads::Heads;
-use crate::xds::names::OutboundName;
+use strait_base::task::Supervisor;
+use strait_envoy::Cache;
+use strait_envoy::heads::Heads;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::hold::KeptConfigurations;
+use strait_mesh::network::ResolvedNames;
+use strait_mesh::network::probes::{self, ProbeAddress, ProbeTargets};
+use strait_mesh::network::resolver::{self, Dns};
+use strait_mesh::push::event_loop::{self, LoopCounters, MeshEvent, MeshState};
+use strait_mesh::push::interest::Interest;
+use strait_mesh::push::view::is_exported;
+use strait_mesh::push::{self, PushContext};
+use strait_mesh::timeline::Timeline;
+use strait_model::{ClusterId, Mcs, NetworkId, SharedServices};
+use strait_xds::names::OutboundName;
 
 /// Events that may wait for the event loop. A full queue makes registries wait, each of which merges what it has to
 /// say meanwhile.

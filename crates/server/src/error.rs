@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use crate::admin::TokenError;
 use crate::config::ListenAddress;
-use crate::identity;
-use crate::model::{ClusterId, ClusterIdError};
-use crate::policy::PolicyError;
-use crate::store::own_cluster::OwnClusterError;
+use strait_model::{ClusterId, ClusterIdError};
+use strait_sources::policy_watch::PolicyError;
+use strait_sources::store::own_cluster::OwnClusterError;
 
 /// Why the server could not start. Afterwards nothing ends it but a signal.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +67,7 @@ pub enum ServeError {
     },
     /// Certificates or keys can't be used.
     #[error(transparent)]
-    Identity(#[from] identity::IdentityError),
+    Identity(#[from] strait_identity::IdentityError),
     /// The policy can't be used.
     #[error(transparent)]
     Policy(#[from] PolicyError),

@@ -15,9 +15,9 @@ use tracing::{debug, info};
 
 use super::authority_secret::failed;
 use super::kube_secret::KubeSecret;
-use crate::apiserver::{Access, ApiClient, ApiError};
-use crate::identity::{APPROVED, AuthorityPem, FollowedAuthority, IdentityError, RootFingerprint};
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_identity::{APPROVED, AuthorityPem, FollowedAuthority, IdentityError, RootFingerprint};
+use strait_kube_client::{Access, ApiClient, ApiError};
 
 /// In the order in which they count.
 const SECRETS: [&str; 2] = ["cacerts", "istio-ca-secret"];
@@ -138,7 +138,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::identity::Authority;
+    use strait_identity::Authority;
 
     #[test]
     fn both_secrets_of_an_istio_estate_make_a_ca() {

@@ -22,27 +22,29 @@ use super::in_force::{ConfigurationInForce, ReadingRules};
 use super::shared_hold::{FoundHold, SharedHoldStore};
 use super::source::{MeshSource, ObjectStores};
 use super::start_reads::{EarlyHold, START_WAIT};
-use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport, TimePoint, WantedKeys};
 use crate::admin::Readiness;
-use crate::clusters::reconciler::{self, MembersSettled};
-use crate::codes;
-use crate::explain::ConfigReports;
-use crate::hold::{HoldChange, HoldFile, HoldRefusal, HoldRequest, HoldState};
-use crate::identity::NamedRoots;
-use crate::lkg::StandIns;
-use crate::mesh;
-use crate::model::{Cause, ClusterId, ConfigurationSnapshot, KnownClusters, NamespaceFilter};
-use crate::network::ResolvedNames;
-use crate::network::probes::ProbeAddress;
-use crate::policy::Policy;
-use crate::push::PushContext;
-use crate::push::event_loop::MeshEvent;
-use crate::registry::service_entry;
-use crate::registry::{Epoch, RegistryUpdate, ShardKey};
-use crate::rollout::RolloutFiles;
-use crate::sources::{SourceFacts, SourceStatusMap, SourceStatusTable, WARNINGS_MAX};
-use crate::store::Objects;
-use crate::task::{Supervisor, Watchdog, until};
+use strait_base::codes;
+use strait_base::source_status::{SourceFacts, SourceStatusMap, SourceStatusTable, WARNINGS_MAX};
+use strait_base::task::{Supervisor, Watchdog, until};
+use strait_explain::ConfigReports;
+use strait_identity::NamedRoots;
+use strait_lkg::StandIns;
+use strait_mesh::hold::{HoldChange, HoldFile, HoldRefusal, HoldRequest, HoldState};
+use strait_mesh::network::ResolvedNames;
+use strait_mesh::network::probes::ProbeAddress;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::MeshEvent;
+use strait_mesh::rollout::RolloutFiles;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
+use strait_model::policy::Policy;
+use strait_model::registry::{Epoch, RegistryUpdate, ShardKey};
+use strait_model::{
+    Cause, ClusterId, ConfigurationSnapshot, KnownClusters, NamespaceFilter, mesh_config,
+};
+use strait_rules::access::{PolicyName, PolicyReport, TimePoint};
+use strait_rules::service_entry;
+use strait_sources::clusters::reconciler::{self, MembersSettled};
+use strait_sources::store::Objects;
 
 /// What readiness waits for at first.
 const UNREAD: &str = "the configuration to be read";
@@ -191,7 +193,7 @@ struct Feed {
     to: FeedOutputs,
     /// The clusters as last sent to the event loop.
     known: Arc<KnownClusters>,
-    settings: watch::Receiver<mesh::MeshSettings>,
+    settings: watch::Receiver<mesh_config::MeshSettings>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::EntryIndex,
     in_force: ConfigurationInForce,
@@ -618,7 +620,7 @@ impl Feed {
 }
 
 /// What the mesh config says of roots.
-fn named_roots(config: &mesh::MeshConfig) -> NamedRoots {
+fn named_roots(config: &mesh_config::MeshConfig) -> NamedRoots {
     let bundles = config.ca_certificates.iter();
     NamedRoots {
         own: config.same_trust_domains(&config.trust_domain).map(str::to_owned).collect(),
@@ -695,9 +697,9 @@ fn report_readiness(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::PolicyErrors;
-    use crate::fixtures::{endpoint, member, service, shard};
-    use crate::model::Collection;
+    use strait_model::Collection;
+    use strait_model::testing::{endpoint, member, service, shard};
+    use strait_rules::access::PolicyErrors;
 
     #[tokio::test]
     async fn a_cluster_belongs_to_the_mesh_before_its_endpoints_do() {
@@ -709,7 +711,7 @@ mod tests {
         let (_statuses, statuses) = watch::channel(Arc::default());
         let (_settled, settled) = watch::channel(MembersSettled::All);
         let (_clients, clients) = watch::channel(Arc::default());
-        let (_settings, settings) = watch::channel(mesh::MeshSettings::default());
+        let (_settings, settings) = watch::channel(mesh_config::MeshSettings::default());
         let (_objects, objects) = watch::channel(None);
         let (faulty, _) = watch::channel(0);
         let (_resolved, resolved) = watch::channel(Arc::default());
@@ -734,7 +736,7 @@ mod tests {
                     settled,
                     clients,
                 },
-                policy: crate::policy::WatchedPolicy::none().policy,
+                policy: strait_sources::policy_watch::WatchedPolicy::none().policy,
                 resolved,
                 dead_gateways,
                 fetched,
@@ -763,10 +765,10 @@ mod tests {
             in_force: ConfigurationInForce::new(
                 ReadingRules {
                     domain: "cluster.local".to_owned(),
-                    defaults: mesh::Defaults::default(),
+                    defaults: mesh_config::Defaults::default(),
                     errors: PolicyErrors::default(),
                 },
-                mesh::MeshSettings::default(),
+                mesh_config::MeshSettings::default(),
                 &Collection::default(),
             ),
             hold_file: None,

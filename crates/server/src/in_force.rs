@@ -1,6 +1,6 @@
 //! The configuration: what operators' objects say, and what of that is in force.
 //!
-//! Pure. The two are one, but while a configuration is held (`crate::hold`): then what is held is in force, and what objects say is
+//! Pure. The two are one, but while a configuration is held (`strait_mesh::hold`): then what is held is in force, and what objects say is
 //! read and judged beside it. Owns the indexes that read them. Never holds back what says who is trusted: roots and trust
 //! domains, and access policies unless these are held as well.
 
@@ -9,16 +9,15 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::access::{
-    AccessChange, AccessIndex, AccessSettings, KeyPlace, PolicyErrors, TimePoint, WantedKeys,
-};
-use crate::explain::WaitingConfiguration;
-use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope, Waiting};
-use crate::mesh::{Defaults, MeshSettings, MeshTexts};
-use crate::model::{Cause, ClusterId, Collection, ConfigurationSnapshot};
-use crate::push::event_loop::MeshEvent;
-use crate::rollout::STOPPED_BY;
-use crate::traffic::{KindSettings, TrafficIndex, TrafficUpdate};
+use strait_explain::WaitingConfiguration;
+use strait_mesh::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope, Waiting};
+use strait_mesh::push::event_loop::MeshEvent;
+use strait_mesh::rollout::STOPPED_BY;
+use strait_model::fetched_keys::{KeyPlace, WantedKeys};
+use strait_model::mesh_config::{Defaults, MeshSettings, MeshTexts};
+use strait_model::{Cause, ClusterId, Collection, ConfigurationSnapshot};
+use strait_rules::access::{AccessChange, AccessIndex, AccessSettings, PolicyErrors, TimePoint};
+use strait_rules::traffic::{KindSettings, TrafficIndex, TrafficUpdate};
 
 /// How many digits of a configuration's name are shown where there is little room.
 const DIGITS_SHOWN: usize = 12;

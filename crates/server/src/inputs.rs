@@ -19,29 +19,29 @@ use super::outside_issuer;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use super::start_reads::EarlyHold;
-use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
 use crate::admin::Readiness;
-use crate::apiserver::Loopback;
-use crate::clusters::callers::{self, MemberCallers};
-use crate::clusters::credentials::MemberCredentials;
-use crate::clusters::status::ClusterStatus;
-use crate::clusters::writer::WriterLease;
-use crate::clusters::{events, reconciler, renewal, statuses};
 use crate::config::ServeArgs;
-use crate::explain::ConfigReports;
-use crate::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
-use crate::identity::{NamedRoots, ServerIdentity};
-use crate::jwks;
-use crate::lkg;
-use crate::mesh::watch::{ConfigMapData, SourceProblem};
-use crate::model::{RootBundle, WriterRole};
-use crate::policy::Policy;
-use crate::registry::kube::MemberWrites;
-use crate::registry::{self, consul};
-use crate::rollout::{RolloutFiles, RolloutState};
-use crate::sources::SourceStatusTable;
-use crate::store::Objects;
-use crate::task::Supervisor;
+use strait_base::source_status::SourceStatusTable;
+use strait_base::task::Supervisor;
+use strait_explain::ConfigReports;
+use strait_identity::{NamedRoots, ServerIdentity};
+use strait_kube_client::Loopback;
+use strait_mesh::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
+use strait_mesh::rollout::{RolloutFiles, RolloutState};
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
+use strait_model::mesh_config::SourceProblem;
+use strait_model::policy::Policy;
+use strait_model::{RootBundle, WriterRole};
+use strait_sources::clusters::callers::{self, MemberCallers};
+use strait_sources::clusters::credentials::MemberCredentials;
+use strait_sources::clusters::status::ClusterStatus;
+use strait_sources::clusters::writer::WriterLease;
+use strait_sources::clusters::{events, reconciler, renewal, statuses};
+use strait_sources::jwks;
+use strait_sources::mesh_config_watch::ConfigMapData;
+use strait_sources::registry::consul;
+use strait_sources::registry::kube::{self, MemberWrites};
+use strait_sources::store::Objects;
 
 /// How many operators may ask at once that something be held; one more waits.
 const HOLDS: usize = 4;
@@ -70,9 +70,9 @@ pub(super) struct ServerInputs {
     pub(super) holds: HoldRequests,
     pub(super) readiness: watch::Receiver<Readiness>,
     /// Where the last known state is kept, where it is.
-    pub(super) state: Option<lkg::StateDirectory>,
+    pub(super) state: Option<strait_lkg::StateDirectory>,
     /// What of it no context holds.
-    pub(super) others: lkg::Others,
+    pub(super) others: strait_lkg::Others,
     pub(super) mesh_data: watch::Receiver<ConfigMapData>,
     /// Whether another control plane may write, once this one is told to end.
     pub(super) given_up: watch::Receiver<bool>,
@@ -147,7 +147,7 @@ impl ServerInputs {
                 policy: policy.clone(),
                 updates,
                 remembered: restored.clusters,
-                runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
+                runner: Arc::new(|config| Box::pin(kube::run(config))),
             },
             tasks,
         );
@@ -206,7 +206,7 @@ impl ServerInputs {
             holds,
             readiness: readiness_seen,
             state,
-            others: lkg::Others {
+            others: strait_lkg::Others {
                 lines: source_statuses.lines(),
                 stores: stores.held(),
                 stand_ins: stand_ins_seen,
@@ -402,19 +402,19 @@ fn write_statuses(
 async fn last_known_good(
     args: &ServeArgs,
     state_dir: Option<PathBuf>,
-) -> (Option<lkg::StateDirectory>, lkg::RestoredState) {
-    let Some(state_dir) = state_dir else { return (None, lkg::RestoredState::default()) };
-    let origin = lkg::StateOrigin {
+) -> (Option<strait_lkg::StateDirectory>, strait_lkg::RestoredState) {
+    let Some(state_dir) = state_dir else { return (None, strait_lkg::RestoredState::default()) };
+    let origin = strait_lkg::StateOrigin {
         domain: args.domain.as_str().into(),
         trust_domain: args.trust_domain.as_str().into(),
         system_namespace: args.namespace.as_str().into(),
     };
-    let read = tokio::task::spawn_blocking(move || lkg::open(&state_dir, origin));
+    let read = tokio::task::spawn_blocking(move || strait_lkg::open(&state_dir, origin));
     match read.await {
         Ok((store, restored)) => (Some(store), restored),
         Err(error) => {
             warn!(%error, "last-known-good state can't be read; going on without");
-            (None, lkg::RestoredState::default())
+            (None, strait_lkg::RestoredState::default())
         }
     }
 }

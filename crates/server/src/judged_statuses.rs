@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::access::AccessPolicies;
 use crate::admin::Readiness;
-use crate::explain::{ConfigReports, ConfigView};
-use crate::model::{WantedStatus, WriterRole};
-use crate::push::PushContext;
-use crate::task::until;
+use strait_base::task::until;
+use strait_explain::{ConfigReports, ConfigView};
+use strait_mesh::push::PushContext;
+use strait_model::{WantedStatus, WriterRole};
+use strait_rules::access::AccessPolicies;
 
 /// The least time between a change and a look, and so between two looks.
 const PACE: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::apiserver::{ApiClient, ApiError, null_as_default};
+use strait_kube_client::{ApiClient, ApiError, null_as_default};
 
 /// What is read of it.
 #[derive(Deserialize)]

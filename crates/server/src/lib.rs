@@ -1,8 +1,18 @@
-//! The wiring of the program: the one place where modules meet.
+//! The daemon: flags, the wiring of all subsystems, the admin port and metrics.
 //!
-//! [`start`] binds the ports, starts every task and returns what is needed to talk to it, so that a
-//! test or the demo runs the whole daemon on port 0. [`run`] is `strait serve`: start, say where, wait
-//! for a signal, drain.
+//! [`start`] binds the ports, starts every task and returns the bound addresses, so that a test or the demo can run the
+//! whole daemon on port 0. [`run`] is `strait serve`: it starts the daemon, prints the addresses, waits for a signal and
+//! drains. Invariants:
+//!
+//! - This is the only crate in which sources, mesh and ADS meet.
+//! - The admin port only reads, except for requests to hold or roll out a configuration.
+//! - No domain logic: everything here connects, renders or counts.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod config;
+pub mod metrics;
 
 mod authority_secret;
 mod callers;
@@ -49,17 +59,17 @@ use self::shared_hold::SharedHoldStore;
 use self::source::ConfigOrigin;
 use self::start_reads::{EarlyHold, START_WAIT};
 use self::state_dir::StateDir;
-use crate::admin::{self, Readiness, Token, TokenError};
+use crate::admin::{Readiness, Token, TokenError};
 use crate::config::{ListenAddress, ServeArgs};
-use crate::history::HistoryRecorder;
-use crate::identity::tls::ClientCertificates;
-use crate::identity::{self, AuthorityFrom, RootEvidence, RootLedger, Serving, rotation};
-use crate::jwks;
-use crate::model::ClusterId;
-use crate::policy::{self, PolicyError};
-use crate::task::Supervisor;
-use crate::timeline::{self, Timeline, TimelineFile};
-use crate::xds;
+use strait_base::signal::signalled;
+use strait_base::task::Supervisor;
+use strait_identity::tls::ClientCertificates;
+use strait_identity::{AuthorityFrom, RootEvidence, RootLedger, Serving, rotation};
+use strait_mesh::history::HistoryRecorder;
+use strait_mesh::timeline::{self, Timeline, TimelineFile};
+use strait_model::ClusterId;
+use strait_sources::jwks;
+use strait_sources::policy_watch::{PolicyError, PolicyWatcher, WatchedPolicy};
 
 /// How long streams have to end before the process does.
 const DRAIN: Duration = Duration::from_secs(15);
@@ -81,7 +91,7 @@ pub struct Bound {
     pub readiness: watch::Receiver<Readiness>,
     tasks: Supervisor,
     drain: CancellationToken,
-    streams: Arc<xds::connections::Connections>,
+    streams: Arc<strait_ads::connections::Connections>,
     /// Whether the last state has been written, where one is.
     saved: Option<watch::Receiver<bool>>,
     /// Whether another may write into clusters.
@@ -139,47 +149,6 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
     info!("draining");
     bound.shut_down().await;
     Ok(())
-}
-
-/// Returns when the process is asked to end: SIGTERM, Ctrl-C, or SIGHUP, the end of its terminal. Signals are
-/// caught from the call on.
-pub(crate) fn signalled() -> impl Future<Output = ()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt()];
-    if !hangups_are_ignored() {
-        kinds.push(SignalKind::hangup());
-    }
-    let caught = kinds.into_iter().filter_map(|kind| match signal(kind) {
-        Ok(mut signal) => Some(Box::pin(async move {
-            signal.recv().await;
-        })),
-        Err(error) => {
-            warn!(%error, signal = kind.as_raw_value(), "a signal can't be caught; it ends the process at once");
-            None
-        }
-    });
-    let caught: Vec<_> = caught.collect();
-    async move {
-        match caught.is_empty() {
-            true => std::future::pending().await,
-            false => drop(futures::future::select_all(caught).await),
-        }
-    }
-}
-
-/// Whether whoever started us wants us to outlive the terminal, as nohup(1) does.
-fn hangups_are_ignored() -> bool {
-    // Other systems than Linux don't say.
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    ignores_hangups(&status)
-}
-
-/// The same of what proc_pid_status(5) says.
-fn ignores_hangups(status: &str) -> bool {
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    // SIGHUP is signal 1, the lowest bit.
-    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Binds both ports and starts every task.
@@ -295,9 +264,9 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
 }
 
 /// The policy that was asked for, kept up to date; without a file there are no rules.
-fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<policy::WatchedPolicy, PolicyError> {
-    let Some(path) = &args.policy else { return Ok(policy::WatchedPolicy::none()) };
-    let (watcher, watched) = policy::PolicyWatcher::open(path.clone())?;
+fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<WatchedPolicy, PolicyError> {
+    let Some(path) = &args.policy else { return Ok(WatchedPolicy::none()) };
+    let (watcher, watched) = PolicyWatcher::open(path.clone())?;
     tasks.spawn("policy", watcher.run());
     Ok(watched)
 }
@@ -372,7 +341,7 @@ impl RootsKeeper {
     fn watch(
         self,
         witness: MeshWitness,
-        identity: watch::Receiver<Arc<identity::ServerIdentity>>,
+        identity: watch::Receiver<Arc<strait_identity::ServerIdentity>>,
         tasks: &Supervisor,
     ) {
         let replicas = Arc::clone(&witness.replicas);
@@ -390,10 +359,10 @@ async fn identity(
     args: &ServeArgs,
     state_dir: Option<&Path>,
     source: &ConfigOrigin,
-    named: watch::Receiver<Arc<identity::NamedRoots>>,
+    named: watch::Receiver<Arc<strait_identity::NamedRoots>>,
     evidence: RootEvidence,
     tasks: &Supervisor,
-) -> Result<watch::Receiver<Arc<identity::ServerIdentity>>, ServeError> {
+) -> Result<watch::Receiver<Arc<strait_identity::ServerIdentity>>, ServeError> {
     let authority = match &args.ca_dir {
         Some(directory) => Some(AuthorityFrom::Directory(directory.clone())),
         // Files for both ends leave nothing for a CA to do; `--ca none` demands them.
@@ -442,20 +411,4 @@ fn member_authorities(
         }
     }
     Ok(members)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ignores_hangups;
-
-    #[test]
-    fn a_hangup_that_whoever_started_us_ignores_is_ignored() {
-        for (mask, ignored) in
-            [("0000000000000001", true), ("0000000000001000", false), ("0000000000001007", true)]
-        {
-            let status = format!("Name:\tstrait\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
-            assert_eq!(ignores_hangups(&status), ignored, "{mask}");
-        }
-        assert!(!ignores_hangups(""), "a system without /proc");
-    }
 }

@@ -13,29 +13,31 @@ use tokio_util::sync::CancellationToken;
 use super::core::Core;
 use super::inputs::ServerInputs;
 use super::{churn_monitor, pressure, state_dir};
-use crate::access::PolicyErrors;
 use crate::admin::{self, Readiness, Token};
-use crate::clusters::heap;
-use crate::clusters::status::{ClusterState, ClusterStatus};
-use crate::descriptors::Descriptors;
-use crate::explain::{ConfigReports, ConfigTrials};
-use crate::history::History;
-use crate::identity::ServerIdentity;
-use crate::inject::server::{self as inject, AnswerReview, WebhookSettings};
-use crate::inject::{FindPodDefaults, InjectionCounts, PodDefaults};
-use crate::lkg;
-use crate::memory::MemoryLimit;
 use crate::metrics::Metrics;
-use crate::model::Namespace;
-use crate::policy::WatchedPolicy;
-use crate::push::PushContext;
-use crate::task::Supervisor;
-use crate::traffic::proxy_configs;
-use crate::validation::{ValidationCounts, Validator};
-use crate::xds::budgets::Budgets;
-use crate::xds::connections::Connections;
-use crate::xds::debug_types::{MemberSummary, Members};
-use crate::xds::{self, server::XdsConfig};
+use strait_ads::budgets::Budgets;
+use strait_ads::connections::Connections;
+use strait_ads::debug_types::{MemberSummary, Members};
+use strait_ads::server::XdsConfig;
+use strait_base::descriptors::Descriptors;
+use strait_base::memory::MemoryLimit;
+use strait_base::task::Supervisor;
+use strait_explain::validation::{ValidationCounts, Validator};
+use strait_explain::{ConfigReports, ConfigTrials};
+use strait_identity::ServerIdentity;
+use strait_injection::{FindPodDefaults, InjectionCounts, PodDefaults};
+use strait_injection::{
+    server as inject,
+    server::{AnswerReview, WebhookSettings},
+};
+use strait_mesh::history::History;
+use strait_mesh::push::PushContext;
+use strait_model::Namespace;
+use strait_rules::access::PolicyErrors;
+use strait_rules::traffic::proxy_configs;
+use strait_sources::clusters::heap;
+use strait_sources::clusters::status::{ClusterState, ClusterStatus};
+use strait_sources::policy_watch::WatchedPolicy;
 
 /// Who is served where, and as whom.
 pub(super) struct Ports {
@@ -84,8 +86,8 @@ impl ServerOutputs {
 
         let state = inputs.state.map(|store| {
             let (saved, saved_seen) = watch::channel(false);
-            let (writes, writes_seen) = watch::channel(lkg::Writes::default());
-            let writer = lkg::Writer {
+            let (writes, writes_seen) = watch::channel(strait_lkg::Writes::default());
+            let writer = strait_lkg::Writer {
                 store: Arc::new(Mutex::new(store)),
                 context: core.context.clone(),
                 statuses: inputs.statuses.clone(),
@@ -110,7 +112,7 @@ impl ServerOutputs {
 
         let memory = MemoryLimit::of_process();
         let streams = Arc::new(Connections::new(Budgets::of_memory(memory.limit())));
-        let stats = Arc::new(xds::Stats::default());
+        let stats = Arc::new(strait_ads::Stats::default());
         tasks.spawn("heap", heap::run(inputs.statuses.clone(), heap::QUIET, give_back));
         tasks.spawn("heap after the start", give_back_after_start(inputs.readiness.clone()));
         let (open, sent) = (Arc::clone(&streams), Arc::clone(&stats));
@@ -137,7 +139,7 @@ impl ServerOutputs {
             descriptors: Arc::clone(&descriptors),
             drain: drain.clone(),
         };
-        tasks.spawn("ads", xds::server::serve(ports.xds, config, tasks.clone()));
+        tasks.spawn("ads", strait_ads::server::serve(ports.xds, config, tasks.clone()));
 
         let injections = ports.webhook.map(|(listener, settings)| {
             let counts = Arc::new(InjectionCounts::default());

@@ -9,14 +9,14 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::source::ConfigOrigin;
-use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
-use crate::apiserver::Loopback;
-use crate::clusters::callers::OutsideIssuer;
 use crate::config::ServeArgs;
-use crate::identity::token::IssuerKeys;
-use crate::jwks;
-use crate::sources::SourceStatusTable;
-use crate::task::Supervisor;
+use strait_base::source_status::SourceStatusTable;
+use strait_base::task::Supervisor;
+use strait_identity::token::IssuerKeys;
+use strait_kube_client::Loopback;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
+use strait_sources::clusters::callers::OutsideIssuer;
+use strait_sources::jwks;
 
 /// How long a fetch may take.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use crate::codes;
-use crate::memory::MemoryLimit;
-use crate::xds::budgets::Pressure;
-use crate::xds::connections::Connections;
+use strait_ads::budgets::Pressure;
+use strait_ads::connections::Connections;
+use strait_base::codes;
+use strait_base::memory::MemoryLimit;
 
 /// How often is looked.
 const PERIOD: Duration = Duration::from_secs(1);

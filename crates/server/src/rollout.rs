@@ -11,17 +11,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::codes;
-use crate::model::{Cause, ClusterId};
-use crate::push::PushContext;
-use crate::push::interest::Interest;
-use crate::push::lost_endpoints::{LostEndpoints, lost_endpoints};
-use crate::push::scope::Stand;
-use crate::rollout::{
+use strait_base::codes;
+use strait_envoy::heads::{Heads, ServedHead};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::interest::Interest;
+use strait_mesh::push::lost_endpoints::{LostEndpoints, lost_endpoints};
+use strait_mesh::push::scope::Stand;
+use strait_mesh::rollout::{
     Cohort, RolloutFiles, RolloutState, RolloutStep, RolloutVerdict, RunningRollout, StopReason,
 };
-use crate::timeline::{Delivery, Timeline};
-use crate::xds::heads::{Heads, ServedHead};
+use strait_mesh::timeline::{Delivery, Timeline};
+use strait_model::{Cause, ClusterId};
 
 /// How often it is looked whether proxies lose endpoints, while nobody says that they refuse it.
 pub(super) const LOOK: Duration = Duration::from_secs(5);

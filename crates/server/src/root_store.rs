@@ -16,10 +16,9 @@ use tracing::warn;
 
 use super::kube_secret::{self, KubeSecret};
 use super::root_witness::{LateWitness, ReplicaReport, ReplicaReports};
-use crate::apiserver::{Access, ApiClient};
-use crate::codes;
-use crate::durable;
-use crate::identity::{RootLedger, RootRecords, RootStep, ServerIdentity};
+use strait_base::{codes, durable};
+use strait_identity::{RootLedger, RootRecords, RootStep, ServerIdentity};
+use strait_kube_client::{Access, ApiClient};
 
 /// The Secret, in the system namespace, and its one key.
 const NAME: &str = "strait-ca-roots";
@@ -220,7 +219,7 @@ impl RootStore {
         let written = kube_secret::write(&client, namespace, NAME, part, version.as_deref()).await;
         match written {
             // Another replica was faster: the next look takes what it wrote.
-            Err(crate::apiserver::ApiError::Rejected(status)) if status.code == 409 => Ok(()),
+            Err(strait_kube_client::ApiError::Rejected(status)) if status.code == 409 => Ok(()),
             written => written.map_err(|error| self.fault(&error)),
         }
     }

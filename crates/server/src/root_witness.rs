@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::admin::Readiness;
-use crate::clusters::status::{ClusterState, ClusterStatus};
-use crate::identity::{RootFingerprint, RootLack, RootRecord, RootWitness};
-use crate::model::RootBundle;
-use crate::xds::connections::Connections;
+use strait_ads::connections::Connections;
+use strait_identity::{RootFingerprint, RootLack, RootRecord, RootWitness};
+use strait_model::RootBundle;
+use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
 /// After a start proxies come back one by one, and agents wait for up to half of this between two attempts.
 const RETURN: Duration = Duration::from_secs(60);
@@ -135,7 +135,7 @@ impl MeshWitness {
         }
         let by_next = format!(
             "they have it by their next certificate; all older ones have ended at {}",
-            crate::xds::connections::rfc3339(record.older_end())
+            strait_base::time::rfc3339(record.older_end())
         );
         [
             (silent, true, "agents", "they were sent it and have not acknowledged it"),
@@ -215,7 +215,7 @@ fn seen(who: &str, fact: &str) -> RootLack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::kube::RootsStatus;
+    use strait_sources::registry::kube::RootsStatus;
 
     #[test]
     fn a_replica_that_has_not_said_that_it_gives_a_root_holds_it_back() {

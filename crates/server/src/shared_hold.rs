@@ -12,9 +12,9 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::kube_secret::{self, KubeSecret};
-use crate::apiserver::{Access, ApiClient, Patch};
-use crate::codes;
-use crate::hold::{
+use strait_base::codes;
+use strait_kube_client::{Access, ApiClient, Patch};
+use strait_mesh::hold::{
     ConfigurationHold, HoldChange, HoldMark, HoldRequest, HoldRequests, HoldSharing, HoldState,
     PARTS_MAX, SharedHold, milliseconds, pack, unpack,
 };

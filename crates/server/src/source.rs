@@ -8,25 +8,26 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::ServeError;
 use super::authority_secret::SecretStore;
-use super::estate_ca;
-use crate::apiserver::{Access, Loopback};
-use crate::clusters::RememberedMember;
-use crate::clusters::reconciler::{self, CONFIGURATION_WAIT};
+use super::{ServeError, estate_ca};
 use crate::config::ServeArgs;
-use crate::identity::authority::load_or_create;
-use crate::identity::{AuthorityFrom, AuthorityPem, AuthorityStore as _, DirectoryStore};
-use crate::lkg;
-use crate::mesh::watch::{ConfigMapData, ConfigTextSource, MeshWatcher, SourceProblem};
-use crate::mesh::{self, Defaults, GatewayScope, HostSharing, StoreAddress, StoreSource as Listed};
-use crate::model::{ClusterId, Collection, NamespaceFilter, ObjectFiles, RememberedObjects};
-use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable};
-use crate::store::combined::{self, Store};
-use crate::store::mcp;
-use crate::store::own_cluster::own_cluster;
-use crate::store::{self, CONFIG_MAPS, ObjectName, Objects, WatchedConfigMap};
-use crate::task::Supervisor;
+use strait_base::source_status::{RememberedStores, SourceFacts, SourceStatusTable};
+use strait_base::task::Supervisor;
+use strait_identity::authority::load_or_create;
+use strait_identity::{AuthorityFrom, AuthorityPem, AuthorityStore as _, DirectoryStore};
+use strait_kube_client::{Access, Loopback};
+use strait_model::mesh_config::SourceProblem;
+use strait_model::{ClusterId, Collection, NamespaceFilter, ObjectFiles, RememberedObjects};
+use strait_model::{
+    mesh_config as mesh,
+    mesh_config::{Defaults, GatewayScope, HostSharing, StoreAddress, StoreSource as Listed},
+};
+use strait_sources::clusters::RememberedMember;
+use strait_sources::clusters::reconciler::{self, CONFIGURATION_WAIT};
+use strait_sources::mesh_config_watch::{ConfigMapData, ConfigTextSource, MeshWatcher};
+use strait_sources::store::combined::{self, Store};
+use strait_sources::store::own_cluster::own_cluster;
+use strait_sources::store::{self, CONFIG_MAPS, ObjectName, Objects, WatchedConfigMap, mcp};
 
 /// Where configuration comes from.
 pub(super) enum ConfigOrigin {
@@ -51,7 +52,7 @@ impl ConfigOrigin {
     pub(super) fn objects(
         &self,
         args: &ServeArgs,
-        restored: &lkg::RestoredState,
+        restored: &strait_lkg::RestoredState,
         is_kept: bool,
         tasks: &Supervisor,
     ) -> store::kube::ConfigClusterState {
@@ -406,7 +407,7 @@ fn data_of(objects: &Objects, namespace: &str) -> ConfigMapData {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::ApiCredential;
+    use strait_kube_client::ApiCredential;
 
     #[test]
     fn pods_share_a_ca_unless_one_is_on_disk_already() {

@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 
 use super::root_store::RootStore;
 use super::shared_hold::{FoundHold, SharedHoldStore};
-use crate::identity::RootRecords;
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_identity::RootRecords;
 
 /// How long a start waits for the config cluster.
 pub(super) const START_WAIT: Duration = Duration::from_secs(3);

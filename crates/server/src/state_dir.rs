@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::ServeError;
-use crate::codes;
-use crate::lkg::Writes;
-use crate::sources::{STATE_DIRECTORY, SourceFacts, SourceStatusTable};
+use strait_base::codes;
+use strait_base::source_status::{STATE_DIRECTORY, SourceFacts, SourceStatusTable};
+use strait_lkg::Writes;
 
 /// Where state is kept when nothing else is set.
 const USUAL: &str = "/var/lib/strait";

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{InvalidPolicy, Policy};
-use crate::codes;
+use strait_base::codes;
+use strait_model::policy::{InvalidPolicy, Policy};
 
 /// How often the file is looked at.
 const POLL: Duration = Duration::from_secs(1);

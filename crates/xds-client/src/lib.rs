@@ -1,9 +1,10 @@
-//! A client that records: it connects as one proxy over mTLS, subscribes to what a proxy would (all
-//! upstream clusters and listeners, then the assignments and routes they name), and keeps what it is
-//! given. It speaks either form of the protocol, and can go on from what another client held.
+//! An xDS client for tests, benches and the demo.
 //!
-//! For the demo, tests and benches. It carries no traffic and decides nothing about what it holds. What
-//! it can't decode it rejects, as a proxy would.
+//! It connects as one proxy over mTLS, subscribes as a proxy would (all upstream clusters and listeners, then the
+//! assignments and routes they name), and records what it receives. It speaks both forms of the protocol and can continue
+//! from the state of an earlier client. It rejects a resource that it cannot decode, as a proxy would. It carries no traffic.
+
+#![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,26 +12,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
-use prost::{Message, Name};
+use prost::Message;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use serde_json::Value;
-use strait_proto::envoy::envoy::config::cluster::v3::cluster::ClusterDiscoveryType;
-use strait_proto::envoy::envoy::config::cluster::v3::{Cluster, cluster::DiscoveryType};
-use strait_proto::envoy::envoy::config::core::v3::{Node, SocketAddress, address};
-use strait_proto::envoy::envoy::config::endpoint::v3::{ClusterLoadAssignment, lb_endpoint};
-use strait_proto::envoy::envoy::config::listener::v3::{Listener, filter};
-use strait_proto::envoy::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
-use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager, http_connection_manager::RouteSpecifier,
-};
-use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use strait_proto::envoy::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-};
-use strait_proto::envoy::google::protobuf::{self as wkt, Struct, value::Kind};
-use strait_proto::envoy::google::rpc;
-use strait_proto::istio::nds::NameTable;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsConnector;
@@ -39,9 +23,22 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use super::resource::ResourceType;
-use super::session::ProtocolForm;
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_proto::envoy::envoy::config::cluster::v3::Cluster;
+use strait_proto::envoy::envoy::config::core::v3::{Node, SocketAddress, address};
+use strait_proto::envoy::envoy::config::endpoint::v3::{ClusterLoadAssignment, lb_endpoint};
+use strait_proto::envoy::envoy::config::listener::v3::Listener;
+use strait_proto::envoy::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use strait_proto::envoy::google::protobuf::value::Kind;
+use strait_proto::envoy::google::rpc;
+use strait_proto::istio::nds::NameTable;
+use strait_xds::references::names_in;
+use strait_xds::resource::ResourceType;
+use strait_xds::session::ProtocolForm;
 
 /// Requests that may wait to be sent. A full queue makes the reader wait, and with it the server.
 const REQUESTS: usize = 64;
@@ -586,26 +583,6 @@ fn take(
     problems
 }
 
-/// Node metadata from JSON; anything but an object has no fields.
-pub fn to_struct(object: &Value) -> Struct {
-    let fields = object.as_object().into_iter().flatten();
-    Struct { fields: fields.map(|(key, value)| (key.clone(), to_value(value))).collect() }
-}
-
-fn to_value(value: &Value) -> wkt::Value {
-    let kind = match value {
-        Value::Null => Kind::NullValue(0),
-        Value::Bool(value) => Kind::BoolValue(*value),
-        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
-        Value::String(text) => Kind::StringValue(text.clone()),
-        Value::Array(values) => {
-            Kind::ListValue(wkt::ListValue { values: values.iter().map(to_value).collect() })
-        }
-        Value::Object(_) => Kind::StructValue(to_struct(value)),
-    };
-    wkt::Value { kind: Some(kind) }
-}
-
 /// Whether a proxy of this node answers its workload's DNS, for which it needs the table of names.
 pub fn captures_dns(node: &Node) -> bool {
     let metadata = node.metadata.as_ref();
@@ -642,54 +619,14 @@ fn name_of(kind: ResourceType, body: &[u8]) -> String {
     }
 }
 
-/// The names of other resources that a resource refers to.
-pub(super) fn names_in(kind: ResourceType, body: &[u8]) -> Vec<String> {
-    match kind {
-        ResourceType::Cluster => assignment(body).into_iter().collect(),
-        ResourceType::Listener => routes(body),
-        ResourceType::Endpoint
-        | ResourceType::Route
-        | ResourceType::VirtualHost
-        | ResourceType::NameTable => Vec::new(),
-    }
-}
-
-fn assignment(body: &[u8]) -> Option<String> {
-    let cluster = Cluster::decode(body).ok()?;
-    let eds = Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into()));
-    let service_name = cluster.eds_cluster_config.unwrap_or_default().service_name;
-    (cluster.cluster_discovery_type == eds).then_some(if service_name.is_empty() {
-        cluster.name
-    } else {
-        service_name
-    })
-}
-
-fn routes(body: &[u8]) -> Vec<String> {
-    let listener = Listener::decode(body).unwrap_or_default();
-    let chains = listener.filter_chains.into_iter().chain(listener.default_filter_chain);
-    let managers =
-        chains.flat_map(|chain| chain.filters).filter_map(|one| match one.config_type? {
-            filter::ConfigType::TypedConfig(any)
-                if any.type_url.ends_with(&HttpConnectionManager::full_name()) =>
-            {
-                HttpConnectionManager::decode(&*any.value).ok()
-            }
-            _ => None,
-        });
-    let names = managers.filter_map(|manager| match manager.route_specifier? {
-        RouteSpecifier::Rds(rds) => Some(rds.route_config_name),
-        _ => None,
-    });
-    names.collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use strait_proto::envoy::envoy::config::cluster::v3::cluster::{
+        ClusterDiscoveryType, DiscoveryType,
+    };
     use strait_proto::envoy::envoy::service::discovery::v3::Resource;
     use strait_proto::envoy::google::protobuf::Any;
-
-    use super::*;
 
     fn response(kind: ResourceType, name: &str, body: Vec<u8>) -> Received {
         let any = Any { type_url: kind.url().into(), value: body };

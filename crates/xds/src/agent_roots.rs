@@ -12,7 +12,7 @@ use super::asked::Handled;
 use super::form::ProtocolForm;
 use super::request::AdsRequest;
 use super::unknown_types::{PROXY_CONFIG, SideResource, SideResponse};
-use crate::model::RootBundle;
+use strait_model::RootBundle;
 
 /// What of the message is ours to say.
 #[derive(Clone, PartialEq, Message)]

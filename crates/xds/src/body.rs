@@ -34,13 +34,13 @@ struct Edited {
 
 /// Puts bytes in the place of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Edit {
+pub struct Edit {
     /// Where, counted in bytes of all runs together.
-    pub(super) at: u32,
+    pub at: u32,
     /// How many bytes of the runs it drops.
-    pub(super) drops: u32,
+    pub drops: u32,
     /// How many it puts there.
-    pub(super) puts: u32,
+    pub puts: u32,
 }
 
 /// A part of a body that is in one piece.
@@ -51,7 +51,7 @@ enum BodyPart<'a> {
 
 impl ResourceBody {
     /// The runs one after the other, with edits, which put in the bytes of `text` one after the other.
-    pub(super) fn edited(runs: Arc<[Bytes]>, edits: Vec<Edit>, text: Vec<u8>) -> Self {
+    pub fn edited(runs: Arc<[Bytes]>, edits: Vec<Edit>, text: Vec<u8>) -> Self {
         let dropped: usize = edits.iter().map(|edit| edit.drops as usize).sum();
         let length = runs.iter().map(Bytes::len).sum::<usize>() + text.len() - dropped;
         let (edits, text) = (edits.into(), text.into());

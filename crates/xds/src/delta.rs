@@ -8,7 +8,7 @@ use super::asked::{EVERYTHING, Handled, Violation, check_names, take_everything}
 use super::request::AdsRequest;
 use super::resource::{ResourceSource, ResourceType, Version};
 use super::session::Session;
-use crate::hash::SecretHasher;
+use strait_base::hash::SecretHasher;
 
 impl Session {
     /// Takes a request of this form. Its names count whatever its nonce: a stale one only says that our

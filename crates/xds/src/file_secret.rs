@@ -8,10 +8,10 @@
 use std::path::Path;
 
 use prost::Message;
+
+use strait_model::tls_files::{PairFiles, RootFiles};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
-
-use crate::traffic::policy::{PairFiles, RootFiles};
 
 const ROOTS: &str = "file-root:";
 const CERTIFICATE: &str = "file-cert:";
@@ -21,7 +21,7 @@ const SYSTEM: &str = "system";
 const SYSTEM_FILE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The name of roots: `file-root:FILE`, or `file-root:FILE~REVOKED`.
-pub(in crate::xds) fn roots_name(roots: &RootFiles) -> String {
+pub fn roots_name(roots: &RootFiles) -> String {
     let file = roots.file.as_deref().unwrap_or(SYSTEM);
     match &roots.revoked {
         Some(revoked) => format!("{ROOTS}{file}~{revoked}"),
@@ -30,18 +30,18 @@ pub(in crate::xds) fn roots_name(roots: &RootFiles) -> String {
 }
 
 /// The name of a certificate: `file-cert:CERTIFICATE~KEY`, as Istio's agents have it as well.
-pub(in crate::xds) fn certificate_name(PairFiles { certificate, key }: &PairFiles) -> String {
+pub fn certificate_name(PairFiles { certificate, key }: &PairFiles) -> String {
     format!("{CERTIFICATE}{certificate}~{key}")
 }
 
 /// Whether it is such a name.
-pub(in crate::xds) fn is_one(name: &str) -> bool {
+pub(crate) fn is_one(name: &str) -> bool {
     let certificate = name.strip_prefix(CERTIFICATE);
     name.starts_with(ROOTS) || certificate.is_some_and(|files| files.contains('~'))
 }
 
 /// The secret of such a name, encoded; `None` for any other name.
-pub(in crate::xds) fn of_name(name: &str) -> Option<Vec<u8>> {
+pub fn of_name(name: &str) -> Option<Vec<u8>> {
     let kind = if let Some(roots) = name.strip_prefix(ROOTS) {
         let (file, revoked) = match roots.split_once('~') {
             Some((file, revoked)) => (file, Some(file_source(revoked))),
@@ -66,7 +66,7 @@ pub(in crate::xds) fn of_name(name: &str) -> Option<Vec<u8>> {
     Some(tls::Secret { name: name.to_owned(), r#type: Some(kind) }.encode_to_vec())
 }
 
-pub(in crate::xds) fn file_source(path: &str) -> core::DataSource {
+pub fn file_source(path: &str) -> core::DataSource {
     core::DataSource {
         specifier: Some(core::data_source::Specifier::Filename(path.to_owned())),
         ..Default::default()

@@ -14,7 +14,7 @@ pub enum HeldVersion {
 }
 
 impl HeldVersion {
-    pub(super) fn version(&self) -> Option<Version> {
+    pub fn version(&self) -> Option<Version> {
         match self {
             Self::Listed(version) => *version,
             Self::Sent(resource) => Some(resource.version),

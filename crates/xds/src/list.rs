@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::form::ProtocolForm;
 use super::resource::{Resource, ResourceType, Version};
 use super::resource_wire::{delta, sotw};
-use crate::hash::SecretHasher;
+use strait_base::hash::SecretHasher;
 use strait_http2::Rope;
 
 /// Resources sorted by name, each name once, cut into pieces for responses.

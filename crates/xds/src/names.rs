@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::Hostname;
+use strait_model::Hostname;
 
 /// The upstream cluster of one port of one service, or of one of its subsets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +65,7 @@ impl OutboundName {
 }
 
 /// Reads a port. One text only stands for one port: what reads back must be what was read.
-pub(super) fn port_number(text: &str) -> Option<u16> {
+pub fn port_number(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| !text.starts_with(['+', '0']))
 }
 

@@ -11,11 +11,11 @@ use prost::encoding::{
     DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field,
 };
 use prost::{DecodeError, Message};
+
+use super::form::ProtocolForm;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::ResourceLocator;
 use strait_proto::envoy::google::rpc::Status;
-
-use super::form::ProtocolForm;
 
 /// A request of either form.
 #[derive(Debug, Default)]
@@ -147,11 +147,11 @@ mod tests {
 
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
+
+    use super::*;
     use strait_proto::envoy::envoy::service::discovery::v3::{
         DeltaDiscoveryRequest, DiscoveryRequest,
     };
-
-    use super::*;
 
     /// What both readings have to agree on.
     #[derive(Debug, PartialEq)]

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub use super::body::ResourceBody;
 pub use super::source::{All, ResourceSource};
-use crate::push::scope::Wildcard;
+use strait_model::dirty::Wildcard;
 
 /// The types Strait serves, in the order in which they are sent: make before break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +65,7 @@ impl ResourceType {
     }
 
     /// What `push` calls it, where it is such a type.
-    pub(super) fn wildcard(self) -> Option<Wildcard> {
+    pub fn wildcard(self) -> Option<Wildcard> {
         match self {
             Self::Cluster => Some(Wildcard::Clusters),
             Self::Listener => Some(Wildcard::Listeners),
@@ -142,7 +142,7 @@ impl Resource {
     }
 
     /// Takes an encoded message and the hashes of the parts that it is always made of.
-    pub(super) fn of_parts(
+    pub fn of_parts(
         name: impl Into<Arc<str>>,
         digests: impl Iterator<Item = u64>,
         body: ResourceBody,
@@ -153,7 +153,7 @@ impl Resource {
     }
 
     /// About how many bytes it takes in a response.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.name.len() + self.body.len()
     }
 }

@@ -2,10 +2,9 @@
 
 /// As a `Resource` of a `DeltaDiscoveryResponse`.
 pub(super) mod delta {
+    use crate::resource::{Resource, ResourceType, Version};
+    use crate::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
     use strait_http2::Rope;
-
-    use crate::xds::resource::{Resource, ResourceType, Version};
-    use crate::xds::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
 
     /// Field numbers of `DeltaDiscoveryResponse` and its `Resource`.
     mod field {
@@ -16,7 +15,7 @@ pub(super) mod delta {
     }
 
     /// Writes a resource of a response, under a version.
-    pub(in crate::xds) fn put_resource(
+    pub(crate) fn put_resource(
         kind: ResourceType,
         resource: &Resource,
         version: Version,
@@ -29,7 +28,7 @@ pub(super) mod delta {
     }
 
     /// The length of what [`put_resource`] writes.
-    pub(in crate::xds) fn resource_field_len(kind: ResourceType, resource: &Resource) -> usize {
+    pub(crate) fn resource_field_len(kind: ResourceType, resource: &Resource) -> usize {
         message_len(field::RESOURCES, resource_len(kind, resource))
     }
 
@@ -42,21 +41,20 @@ pub(super) mod delta {
 
 /// As an `Any` of a `DiscoveryResponse`.
 pub(super) mod sotw {
+    use crate::resource::{Resource, ResourceType};
+    use crate::wire::{any_len, put_any};
     use strait_http2::Rope;
-
-    use crate::xds::resource::{Resource, ResourceType};
-    use crate::xds::wire::{any_len, put_any};
 
     /// The field number of the resources of a `DiscoveryResponse`.
     const RESOURCES: u32 = 2;
 
     /// Writes a resource of a response.
-    pub(in crate::xds) fn put_resource(kind: ResourceType, resource: &Resource, out: &mut Rope) {
+    pub(crate) fn put_resource(kind: ResourceType, resource: &Resource, out: &mut Rope) {
         put_any(RESOURCES, kind, resource, out);
     }
 
     /// The length of what [`put_resource`] writes.
-    pub(in crate::xds) fn resource_field_len(kind: ResourceType, resource: &Resource) -> usize {
+    pub(crate) fn resource_field_len(kind: ResourceType, resource: &Resource) -> usize {
         any_len(RESOURCES, kind, resource)
     }
 }

@@ -4,11 +4,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use strait_http2::Rope;
 
 use super::form::ProtocolForm;
 use super::list::ListPiece;
 use super::resource::{Resource, ResourceType, Version};
+use strait_http2::Rope;
 
 /// A response, ready to be encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Response {
     }
 
     /// Writes it as a gRPC message.
-    pub(super) fn encode_message(&self, out: &mut Rope) {
+    pub fn encode_message(&self, out: &mut Rope) {
         let length = u32::try_from(self.encoded_len()).expect("less than 4 GiB fit into memory");
         out.put_slice(&[0]);
         out.put_slice(&length.to_be_bytes());
@@ -98,13 +98,12 @@ impl Response {
 
 /// As a `DeltaDiscoveryResponse`.
 mod delta {
+    use crate::form::ProtocolForm;
+    use crate::resource::Version;
+    use crate::resource_wire::delta::{put_resource, resource_field_len};
+    use crate::response::Response;
+    use crate::wire::{bytes_len, message_len, put_bytes, put_head};
     use strait_http2::Rope;
-
-    use crate::xds::form::ProtocolForm;
-    use crate::xds::resource::Version;
-    use crate::xds::resource_wire::delta::{put_resource, resource_field_len};
-    use crate::xds::response::Response;
-    use crate::xds::wire::{bytes_len, message_len, put_bytes, put_head};
 
     /// Field numbers of `DeltaDiscoveryResponse`.
     mod field {
@@ -148,12 +147,11 @@ mod delta {
 
 /// As a `DiscoveryResponse`.
 mod sotw {
+    use crate::form::ProtocolForm;
+    use crate::resource_wire::sotw::{put_resource, resource_field_len};
+    use crate::response::Response;
+    use crate::wire::{bytes_len, put_bytes};
     use strait_http2::Rope;
-
-    use crate::xds::form::ProtocolForm;
-    use crate::xds::resource_wire::sotw::{put_resource, resource_field_len};
-    use crate::xds::response::Response;
-    use crate::xds::wire::{bytes_len, put_bytes};
 
     /// Field numbers of `DiscoveryResponse`.
     mod field {

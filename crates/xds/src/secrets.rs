@@ -9,8 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::core::v3::{DataSource, data_source::Specifier};
-use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::asked::{Handled, Violation, check_names};
@@ -19,14 +17,15 @@ use super::form::ProtocolForm;
 use super::request::AdsRequest;
 use super::resource::Version;
 use super::unknown_types::{SideResource, SideResponse};
-use crate::codes;
-use crate::identity::credential::{Credential, CredentialState, CredentialTrouble};
+use strait_base::codes;
+use strait_model::credential::{Credential, CredentialState, CredentialTrouble};
+use strait_proto::envoy::envoy::config::core::v3::{DataSource, data_source::Specifier};
+use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 
 /// The type.
-pub(super) const SECRET: &str =
-    "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 /// The most that one stream is given: a gateway with 2,000 hosts of its own, each with roots for its clients.
-pub(super) const SECRETS_MAX: usize = 4096;
+pub const SECRETS_MAX: usize = 4096;
 /// The most that it may ask for beyond these: what is not given is told, and costs its name.
 const SURPLUS_MAX: usize = 4096;
 

@@ -11,8 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use strait_proto::envoy::envoy::config::core::v3::Node;
-
 use super::agent_roots::AgentRoots;
 use super::answers::{Progress, ProxyStanding, SentNames};
 pub use super::asked::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
@@ -26,10 +24,10 @@ use super::secrets::{SECRET, SecretReport, SecretWatches};
 use super::served_hosts::ServedHosts;
 use super::subscription::{Batch, GoneAction, TypeSubscription};
 use super::unknown_types::{HEALTH_REPORT, PROXY_CONFIG, SideResponse, UnknownTypes};
-use crate::identity::credential::CredentialState;
-use crate::model::RootBundle;
-use crate::push::interest::Dirty;
-use crate::push::scope::Wildcards;
+use strait_model::RootBundle;
+use strait_model::credential::CredentialState;
+use strait_model::dirty::{Dirty, Wildcards};
+use strait_proto::envoy::envoy::config::core::v3::Node;
 
 /// A response of the Delta form is cut at about this size, so that one first sync holds up nobody.
 pub const RESPONSE_BYTES: usize = 512 << 10;
@@ -600,7 +598,7 @@ impl Session {
 }
 
 /// Joins the version of an assignment with that of its upstream cluster; the same again parts them.
-pub(super) fn joined(assignment: Version, cluster: Option<Version>) -> Version {
+pub fn joined(assignment: Version, cluster: Option<Version>) -> Version {
     Version(assignment.0 ^ cluster.map_or(0, |cluster| cluster.0))
 }
 

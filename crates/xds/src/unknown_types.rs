@@ -8,19 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use prost::Message;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::asked::{EVERYTHING, Handled, TYPES_MAX, Violation, check_names, take_everything};
+use super::form::ProtocolForm;
+use super::request::AdsRequest;
+use super::resource::Version;
+use strait_http2::Rope;
 use strait_proto::envoy::envoy::config::core::v3::ControlPlane;
 use strait_proto::envoy::envoy::service::discovery::v3::{
     DeltaDiscoveryResponse, DiscoveryResponse, Resource,
 };
 use strait_proto::envoy::google::protobuf::Any;
-use xxhash_rust::xxh3::xxh3_64;
-
-use super::asked::TYPES_MAX;
-use super::asked::{EVERYTHING, Handled, Violation, check_names, take_everything};
-use super::form::ProtocolForm;
-use super::request::AdsRequest;
-use super::resource::Version;
-use strait_http2::Rope;
 
 /// The agent's reports on its workload's health.
 pub(super) const HEALTH_REPORT: &str = "type.googleapis.com/istio.v1.HealthInformation";
@@ -155,7 +154,7 @@ impl UnknownTypes {
 }
 
 impl SideResponse {
-    pub(super) fn of(
+    pub fn of(
         form: ProtocolForm,
         type_url: &str,
         nonce: u64,
@@ -166,7 +165,7 @@ impl SideResponse {
     }
 
     /// Writes it as a gRPC message.
-    pub(super) fn encode_message(&self, out: &mut Rope) {
+    pub fn encode_message(&self, out: &mut Rope) {
         let bytes = self.to_bytes();
         let length = u32::try_from(bytes.len()).expect("less than 4 GiB");
         out.put_slice(&[0]);

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field, string};
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::config::route::v3 as route;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::body::{BodySegment, Edit, ResourceBody};
 use super::resource::{Resource, Version};
-use crate::hash::SecretHasher;
+use strait_base::hash::SecretHasher;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::route::v3 as route;
 
 /// Field numbers of `RouteConfiguration` and `VirtualHost`.
 mod field {
@@ -27,7 +27,7 @@ mod field {
 
 /// The hosts of a route that a client has.
 #[derive(Debug)]
-pub(super) enum HeldHosts {
+pub enum HeldHosts {
     /// None.
     Nothing,
     /// Those that it listed when it came, without the name of the route, each with its version if that is one of ours.
@@ -38,9 +38,9 @@ pub(super) enum HeldHosts {
 
 /// What a client lacks of the hosts of a route, sorted by name.
 #[derive(Debug, Default)]
-pub(super) struct HostChanges {
-    pub(super) changed: Vec<Arc<Resource>>,
-    pub(super) removed: Vec<Arc<str>>,
+pub struct HostChanges {
+    pub changed: Vec<Arc<Resource>>,
+    pub removed: Vec<Arc<str>>,
 }
 
 impl HostChanges {
@@ -104,7 +104,7 @@ pub(super) fn names(route: &str, held: &HeldHosts) -> Vec<Arc<str>> {
 }
 
 /// What whoever holds some hosts lacks of those of a route.
-pub(super) fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
+pub fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
     let mut segments = now.body.segments();
     let mut old = Vec::new();
     if let HeldHosts::Of(held) = held {
@@ -152,13 +152,13 @@ pub(super) fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
 }
 
 /// A route for whoever asks for its hosts one by one: it changes only with what is no host.
-pub(super) fn without_hosts(whole: &Resource) -> Resource {
+pub fn without_hosts(whole: &Resource) -> Resource {
     let segments = whole.body.segments();
     outline(&whole.name, segments.iter().map(BodySegment::bytes))
 }
 
 /// The same of the runs of a route in which there is anything but hosts.
-pub(super) fn outline(name: &Arc<str>, runs: impl Iterator<Item = Bytes>) -> Resource {
+pub fn outline(name: &Arc<str>, runs: impl Iterator<Item = Bytes>) -> Resource {
     let mut rest = Vec::new();
     for bytes in runs {
         let others = fields(&bytes).filter(|field| field.number != field::VIRTUAL_HOSTS);

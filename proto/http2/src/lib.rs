@@ -249,46 +249,8 @@ impl Drop for CallResponse {
     }
 }
 
-/// Takes any bytes as a peer's, in pieces of the length that the first byte says, and answers what calls there are.
-#[cfg(any(test, feature = "fuzz"))]
-pub fn fuzz(bytes: &[u8]) -> bool {
-    let Some((first, bytes)) = bytes.split_first() else { return false };
-    let mut protocol = Http2Protocol::new();
-    let (mut calls, mut called) = (Vec::new(), false);
-    for piece in bytes.chunks(usize::from(*first).max(1)) {
-        if let Err(reason) = protocol.receive(piece) {
-            protocol.fail(reason);
-            return called;
-        }
-        while let Some((request, stream)) = protocol.accept() {
-            assert!(request.headers().len() <= bytes.len());
-            calls.push(stream);
-            called = true;
-        }
-        assert!(calls.len() <= bytes.len() / 9, "a call takes a frame at least");
-        calls.retain(|&stream| {
-            let Ok(body) = protocol.take_body(stream) else {
-                protocol.drop_call(stream);
-                return false;
-            };
-            let Ok(room) = protocol.room(stream) else { return true };
-            let mut message = Rope::default();
-            message.put_slice(&[0; 64]);
-            let fits = protocol.send_data(stream, &mut message, room.min(64)).is_ok();
-            if fits && body.is_none() {
-                let _ = protocol.send_headers(stream, None, &HeaderMap::new(), true);
-                protocol.drop_call(stream);
-                return false;
-            }
-            true
-        });
-        // Nobody says more than is taken; what is answered is little.
-        assert!(protocol.output.len() <= (1 << 20) + 64 * bytes.len(), "{}", protocol.output.len());
-        let sent = protocol.output.len();
-        protocol.output.drop_first(sent);
-    }
-    called
-}
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::durable;
+use strait_base::durable;
 
 /// The entry that lists the others.
 const CONTENTS: &str = "contents.json";

@@ -20,11 +20,10 @@ use serde_json::{Value, json};
 use self::archive::{BundleContents, BundleFile, BundleServer, SupportBundle, write_new};
 pub(crate) use self::offline::{ServedBundle, serve_bundle};
 use self::redact::Redactor;
-use super::about;
 use super::client::{AdminClient, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, text};
-use super::proxy;
+use super::{about, proxy};
 
 /// What is asked as it is; what a version of ours doesn't have is left out.
 const PATHS: [&str; 19] = [

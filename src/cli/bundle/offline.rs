@@ -13,10 +13,10 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 use super::archive::SupportBundle;
-use crate::admin::{StoredAnswer, StoredAnswers, Token, runtime_directory, serve_stored};
 use crate::cli::failure::CommandFailure;
 use crate::cli::output::{items, text};
 use crate::cli::proxy;
+use strait_server::admin::{StoredAnswer, StoredAnswers, Token, runtime_directory, serve_stored};
 
 /// A bundle that is being served to this machine.
 pub(crate) struct ServedBundle {

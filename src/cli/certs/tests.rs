@@ -3,7 +3,7 @@ use std::path::Path;
 use clap::Parser;
 
 use super::*;
-use crate::identity::TrustRoots;
+use strait_identity::TrustRoots;
 
 #[derive(Parser)]
 struct Cli {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::finding::{note, problem};
 use crate::cli::output::{items, text};
-use crate::codes;
+use strait_base::codes;
 
 /// What there is to say of `/debug/certificates`.
 pub(super) fn of_certificates(answer: &Value) -> Vec<Value> {

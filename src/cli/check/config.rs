@@ -13,8 +13,8 @@ use crate::cli::offline_mesh::{OfflineMesh, read_files};
 use crate::cli::output::{
     self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, items, text,
 };
-use crate::codes;
-use crate::explain::{ConfigQuery, ConfigView};
+use strait_base::codes;
+use strait_explain::{ConfigQuery, ConfigView};
 
 /// How many hosts are named that no file has.
 const HOSTS_NAMED: usize = 10;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::codes::Code;
+use strait_base::codes::Code;
 
 /// Something that isn't as it should be.
 pub(super) fn problem(

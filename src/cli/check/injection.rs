@@ -12,13 +12,13 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::apiserver::Loopback;
 use crate::cli::cluster::api::{ClusterApi, kubeconfigs, path_of};
 use crate::cli::cluster::webhook;
 use crate::cli::failure::CommandFailure;
 use crate::cli::output::items;
-use crate::clusters::kubeconfig;
-use crate::codes;
+use strait_base::codes;
+use strait_kube_client::Loopback;
+use strait_sources::clusters::kubeconfig;
 
 /// What the API server of a cluster is told of the webhook.
 pub(super) struct WebhookReport {

@@ -7,13 +7,13 @@
 use serde_json::Value;
 
 use super::finding::note;
-use crate::apiserver::Loopback;
 use crate::cli::cluster::api::{ClusterApi, kubeconfigs};
 use crate::cli::failure::CommandFailure;
 use crate::cli::output::items;
-use crate::clusters::kubeconfig;
-use crate::codes;
-use crate::model::{ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS};
+use strait_base::codes;
+use strait_kube_client::Loopback;
+use strait_model::{ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS};
+use strait_sources::clusters::kubeconfig;
 
 /// The kinds, with what they are called in paths and by people.
 const KINDS: [(&str, &str); 3] = [

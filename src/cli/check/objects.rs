@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::finding::{note, problem};
 use crate::cli::output::{items, text};
 use crate::cli::proxy;
-use crate::codes::{self, Code};
+use strait_base::codes::{self, Code};
 
 /// The category.
 pub(super) const CATEGORY: &str = "config";

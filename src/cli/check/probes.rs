@@ -9,7 +9,7 @@ use super::schedule::ROUND_PATH;
 use crate::cli::cluster::api::Hub;
 use crate::cli::failure::CommandFailure;
 use crate::cli::output::{items, text};
-use crate::codes;
+use strait_base::codes;
 
 /// The chart's name for probes, as a selector in a URL; and the port at which they tell what they found.
 const PROBES: &str = "app.kubernetes.io%2Fname%3Dstrait-probe";

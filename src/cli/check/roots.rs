@@ -10,11 +10,11 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::apiserver::Loopback;
 use crate::cli::cluster::api::{ClusterApi, kubeconfigs};
 use crate::cli::failure::CommandFailure;
-use crate::clusters::kubeconfig;
-use crate::codes;
+use strait_base::codes;
+use strait_kube_client::Loopback;
+use strait_sources::clusters::kubeconfig;
 
 /// What a cluster publishes.
 pub(super) struct Published {

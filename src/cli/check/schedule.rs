@@ -24,11 +24,11 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::row::{failed, way};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, clean, text};
-use crate::duration::HumanDuration;
-use crate::lock::lock;
-use crate::metrics::Family;
-use crate::task::Supervisor;
-use crate::xds::connections::rfc3339;
+use strait_base::duration::HumanDuration;
+use strait_base::lock::lock;
+use strait_base::task::Supervisor;
+use strait_base::time::rfc3339;
+use strait_server::metrics::Family;
 
 /// Where a probe tells what came of the last round, for `--probes`.
 pub(super) const ROUND_PATH: &str = "/requests";

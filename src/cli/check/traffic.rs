@@ -27,11 +27,11 @@ use crate::cli::cluster::api::Hub;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::list::QueryArgs;
 use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, clean, items, text};
-use crate::codes::{self, Code};
-use crate::duration::HumanDuration;
-use crate::identity::mesh_client::{MeshClientRequest, mesh_client, workload};
-use crate::identity::tls;
-use crate::xds::names::OutboundName;
+use strait_base::codes::{self, Code};
+use strait_base::duration::HumanDuration;
+use strait_identity::mesh_client::{MeshClientRequest, mesh_client, workload};
+use strait_identity::tls;
+use strait_xds::names::OutboundName;
 
 /// How long each step may take.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
@@ -563,8 +563,8 @@ mod tests {
 
     use super::*;
     use crate::cli::output::tests::LOOK;
-    use crate::identity::authority::write_workload;
-    use crate::identity::{Authority, AuthorityPem, SpiffeId};
+    use strait_identity::authority::write_workload;
+    use strait_identity::{Authority, AuthorityPem, SpiffeId};
 
     const BY_GATEWAY: Passage = Passage::Gateways { needed: true };
     const WEB: &str = "web.shop.svc.cluster.local";

@@ -14,7 +14,6 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::{Args, ValueEnum};
 use http::Uri;
 use serde_json::{Value, json};
-use strait_bootstrap::Discovery;
 
 use super::api::{ClusterApi, Front, full_name, holds, kubeconfigs};
 use super::follow::{Goal, Wait};
@@ -23,14 +22,15 @@ use super::manifests::{self, More, Rbac};
 use super::preview::preview;
 use super::webhook::WebhookFlags;
 use super::{ClusterChange, done, istio_service, rights};
-use crate::apiserver::{Access, Loopback};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, OutputStyle, text};
-use crate::clusters::kubeconfig::{self, KubeconfigRefusal};
-use crate::clusters::secret::{self, MemberSpec};
-use crate::codes;
-use crate::duration::HumanDuration;
-use crate::model::{ClusterId, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
+use strait_base::codes;
+use strait_base::duration::HumanDuration;
+use strait_bootstrap::Discovery;
+use strait_kube_client::{Access, Loopback};
+use strait_model::{ClusterId, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
+use strait_sources::clusters::kubeconfig::{self, KubeconfigRefusal};
+use strait_sources::clusters::secret::{self, MemberSpec};
 
 /// `strait cluster add`.
 #[derive(Debug, Clone, Args)]

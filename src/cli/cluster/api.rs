@@ -17,12 +17,12 @@ use kube::{Client, Config};
 use serde_json::Value;
 use tower::{BoxError, ServiceBuilder};
 
-use crate::apiserver::{self, Access, ApiCredential, Loopback, Redacted};
 use crate::cli::client::root_cause;
 use crate::cli::failure::{CommandFailure, Exit};
 use crate::cli::output::{clean, items};
-use crate::codes;
-use crate::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
+use strait_base::codes;
+use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_sources::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
 
 /// Where meshes publish the roots that workloads trust.
 pub(crate) const ROOTS: &str = "istio-ca-root-cert";
@@ -366,9 +366,9 @@ impl ClusterApi {
             Err(kube::Error::SerdeError(_)) => Err(CommandFailure::failed(format!(
                 "{what} was not answered as an API server does"
             ))),
-            Err(error) => Err(match apiserver::ApiError::of_exchange(&what, &error) {
-                apiserver::ApiError::Unauthorized(_) => self.refused(&what),
-                apiserver::ApiError::Tls(fact) => {
+            Err(error) => Err(match strait_kube_client::ApiError::of_exchange(&what, &error) {
+                strait_kube_client::ApiError::Unauthorized(_) => self.refused(&what),
+                strait_kube_client::ApiError::Tls(fact) => {
                     self.away(&fact).code(codes::TLS_FAILED.id).next(codes::TLS_FAILED.next)
                 }
                 error => self.away(&error.to_string()),
@@ -420,7 +420,8 @@ fn client(context: &str, config: &Config) -> Result<Client, CommandFailure> {
     };
     // First the program that gives the credential, if there is one: it is run once.
     let authorization = config.auth_layer().map_err(|error| failed(&error))?;
-    let tls = apiserver::connector(config, tcp).map_err(|error| unusable(error.to_string()))?;
+    let tls =
+        strait_kube_client::connector(config, tcp).map_err(|error| unusable(error.to_string()))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(authorization)

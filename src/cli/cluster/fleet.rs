@@ -9,11 +9,10 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::add::{AddArgs, Joining, discovery, is_member, prepare};
-use super::istio_service;
-use super::webhook;
+use super::{istio_service, webhook};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, Cell, OutputStyle};
-use crate::codes;
+use strait_base::codes;
 
 /// What a file may take, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -14,9 +14,9 @@ use super::done;
 use crate::cli::client::{AdminClient, Connect, ServerFlags};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{clean, items, text};
-use crate::codes;
-use crate::duration::HumanDuration;
-use crate::model::ClusterId;
+use strait_base::codes;
+use strait_base::duration::HumanDuration;
+use strait_model::ClusterId;
 
 /// The pause between two looks.
 const PACE: Duration = Duration::from_millis(500);

@@ -6,7 +6,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::inject::default_image;
+use strait_injection::default_image;
 
 /// Its namespace.
 const NAMESPACE: &str = "strait-gateway";

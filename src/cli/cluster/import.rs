@@ -18,12 +18,14 @@ use super::add::{
     network, of_config_cluster, refused,
 };
 use super::follow::{Goal, Wait};
-use crate::apiserver::Loopback;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output;
-use crate::clusters::kubeconfig;
-use crate::clusters::secret::{self, MemberSpec, NETWORK_ANNOTATION, TRUST_DOMAIN_ANNOTATION};
-use crate::model::{ClusterId, Mode};
+use strait_kube_client::Loopback;
+use strait_model::{ClusterId, Mode};
+use strait_sources::clusters::kubeconfig;
+use strait_sources::clusters::secret::{
+    self, MemberSpec, NETWORK_ANNOTATION, TRUST_DOMAIN_ANNOTATION,
+};
 
 /// `strait cluster import`.
 #[derive(Debug, Args)]

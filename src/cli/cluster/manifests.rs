@@ -5,7 +5,7 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY};
+use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY};
 
 /// Namespace, service account, role and binding are all called so.
 pub(super) const READER: &str = "strait-reader";
@@ -247,7 +247,7 @@ mod tests {
         };
         assert!(!text(false).contains("virtualservices"));
         let granted = text(true);
-        for plural in crate::store::member::kinds_in_plural() {
+        for plural in strait_sources::store::member::kinds_in_plural() {
             assert!(granted.contains(&format!("\"{plural}\"")), "{plural}: {granted}");
         }
     }

@@ -8,7 +8,7 @@ use super::api::{full_name, holds, path_of};
 use super::follow::{Goal, Wait};
 use super::{ClusterChange, done};
 use crate::cli::failure::{CommandResult, Exit};
-use crate::clusters::secret::MODE_ANNOTATION;
+use strait_sources::clusters::secret::MODE_ANNOTATION;
 
 /// What `drain`, `pause` and `resume` take.
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::api::{ClusterApi, ROOTS};
 use crate::cli::client::{AdminClient, Connect};
 use crate::cli::output::{items, text};
-use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, Protocol, gateway_port};
+use strait_model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, Protocol, gateway_port};
 
 /// How many names of a list are printed.
 const NAMES_SHOWN: usize = 8;
@@ -371,8 +371,9 @@ fn named(names: &[&String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn service(name: &str, port: u16) -> Value {
         json!({ "metadata": { "name": name, "namespace": "shop" },

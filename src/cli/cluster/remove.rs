@@ -8,7 +8,7 @@ use super::follow::{Goal, Wait};
 use super::manifests::{self, More, Rbac};
 use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
-use crate::model::ClusterId;
+use strait_model::ClusterId;
 
 /// `strait cluster remove`.
 #[derive(Debug, Args)]

@@ -14,13 +14,13 @@ use super::add::{check_ttl, cluster_id, refused};
 use super::api::{ClusterApi, full_name, holds, kubeconfigs, path_of};
 use super::follow::{Goal, Wait};
 use super::{ClusterChange, done};
-use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
-use crate::clusters::kubeconfig;
-use crate::clusters::token::Lifetime;
-use crate::codes;
-use crate::duration::HumanDuration;
-use crate::model::ClusterId;
+use strait_base::codes;
+use strait_base::duration::HumanDuration;
+use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_model::ClusterId;
+use strait_sources::clusters::kubeconfig;
+use strait_sources::clusters::token::Lifetime;
 
 /// `strait cluster rotate`.
 #[derive(Debug, Args)]

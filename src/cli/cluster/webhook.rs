@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::api::{ClusterApi, Front, ROOTS};
 use super::manifests::READER;
 use crate::cli::failure::{CommandFailure, Exit};
-use crate::inject::webhook::{WEBHOOK_NAME, WebhookRegistration, WebhookTarget, WhenAway};
-use crate::model::ClusterId;
+use strait_injection::webhook::{WEBHOOK_NAME, WebhookRegistration, WebhookTarget, WhenAway};
+use strait_model::ClusterId;
 
 /// Where roots are published that workloads trust: first where those of another mesh stand beside ours.
 const PUBLISHED: [&str; 2] = ["strait-ca-root-cert", ROOTS];

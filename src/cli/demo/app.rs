@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
 
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(3);

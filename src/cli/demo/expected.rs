@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use strait_sim::objects::GATEWAY_PORT;
-
 use super::world::World;
+use strait_sim::objects::GATEWAY_PORT;
 
 /// The weight of each address, by upstream cluster. One without endpoints is not in it.
 pub(super) type Holdings = BTreeMap<String, BTreeMap<SocketAddr, u32>>;

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures::future::try_join_all;
 use serde_json::{Value, json};
-use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_sim::{Options, SimCluster};
 use tempfile::TempDir;
 
 use super::expected::{Holdings, SettledProxy, holdings};
@@ -19,14 +17,16 @@ use super::show;
 use super::world::{CLIENT, SHOP, SYSTEM, World};
 use crate::cli::client::{self, Connect, root_cause};
 use crate::cli::failure::CommandFailure;
-use crate::config::ServeArgs;
-use crate::durable;
-use crate::identity::authority::IssuedCertificate;
-use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority, tls};
-use crate::server::{self, Bound};
-use crate::task::Supervisor;
-use crate::xds::client::{ClientContents, XdsClient};
-use crate::xds::resource::ResourceType;
+use strait_base::durable;
+use strait_base::task::Supervisor;
+use strait_identity::authority::IssuedCertificate;
+use strait_identity::{Authority, AuthorityPem, SpiffeId, authority, tls};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_server::Bound;
+use strait_server::config::ServeArgs;
+use strait_sim::{Options, SimCluster};
+use strait_xds::resource::ResourceType;
+use strait_xds_client::{ClientContents, XdsClient};
 
 /// How long anything may take that takes milliseconds where all is well.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ impl DemoMesh {
             api_servers.insert(cluster.id.clone(), server);
         }
 
-        let bound = server::start(&serve_args(folder, address))
+        let bound = strait_server::start(&serve_args(folder, address))
             .await
             .map_err(|error| CommandFailure::failed(error.to_string()))?;
         let admin =
@@ -165,7 +165,7 @@ impl DemoMesh {
         service_account: &str,
     ) -> Result<IssuedCertificate, CommandFailure> {
         let id = SpiffeId::new(TRUST_DOMAIN, namespace, service_account)
-            .map_err(|error| identity(identity::IdentityError::Identity(error)))?;
+            .map_err(|error| identity(strait_identity::IdentityError::Identity(error)))?;
         let day = authority::LIFETIME_DEFAULT;
         self.ca.issue_workload(&id, day, SystemTime::now()).map_err(identity)
     }
@@ -317,7 +317,7 @@ fn write(path: &Path, object: &Value) -> Result<(), CommandFailure> {
         })
 }
 
-fn identity(error: identity::IdentityError) -> CommandFailure {
+fn identity(error: strait_identity::IdentityError) -> CommandFailure {
     CommandFailure::failed(error.to_string()).code(error.code())
 }
 
@@ -336,7 +336,7 @@ fn node(cluster: &str, network: &str, address: &str) -> Node {
     });
     Node {
         id: format!("sidecar~{address}~{CLIENT}.{SHOP}~{SHOP}.svc.{TRUST_DOMAIN}"),
-        metadata: Some(crate::xds::client::to_struct(&metadata)),
+        metadata: Some(strait_proto::json::to_struct(&metadata)),
         user_agent_name: "strait-demo".into(),
         ..Default::default()
     }

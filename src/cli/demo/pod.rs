@@ -13,7 +13,7 @@ use super::netns::{Netns, bridge, ip, run};
 use super::world::{CLIENT, GATEWAY, SHOP, SYSTEM, World};
 use crate::cli::bootstrap::{self, BootstrapArgs};
 use crate::cli::failure::CommandFailure;
-use crate::durable;
+use strait_base::durable;
 
 /// The address of this process on the transit network.
 pub(super) const HUB: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);

@@ -167,7 +167,7 @@ fn differences(before: &Holdings, after: &Holdings) -> Vec<(String, String)> {
 
 /// `web.shop:80` of `outbound|80||web.shop.svc.cluster.local`.
 fn service_of(name: &str) -> String {
-    let Some(name) = crate::xds::names::OutboundName::parse(name) else { return name.to_owned() };
+    let Some(name) = strait_xds::names::OutboundName::parse(name) else { return name.to_owned() };
     let short = name.hostname.as_str().trim_end_matches(".svc.cluster.local");
     format!("{short}:{}", name.port)
 }

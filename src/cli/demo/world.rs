@@ -7,6 +7,7 @@
 use std::net::Ipv4Addr;
 
 use serde_json::Value;
+
 use strait_sim::objects;
 
 /// The system namespace of every cluster.

@@ -9,13 +9,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::log::{LogEntry, LogFault};
-use crate::access::{
+use strait_explain::{AccessSnapshot, SnapshotWorkload};
+use strait_model::{Collection, Labels, Namespace, WorkloadKey};
+use strait_rules::access::{
     AccessDecision, AccessIndex, AccessPolicies, AccessRequest, AccessSettings, AccessSubject,
     AccessVerdict, Atom, EnforcedRules, MatchedClause, PolicyName, ReachableProviders, RuleMatcher,
     TrustBundle, WireForm, decide, enforced,
 };
-use crate::explain::{AccessSnapshot, SnapshotWorkload};
-use crate::model::{Collection, Labels, Namespace, WorkloadKey};
 
 const NOT_INBOUND: LogFault =
     "is of a proxy's way out; the one of the workload that is called counts";
@@ -237,7 +237,7 @@ impl<'a> PolicyTrial<'a> {
         let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
         let access = policies.of(subject);
         let mode = request.port.map_or(&access.modes.rest, |port| access.modes.of_port(port));
-        if mode.mode == crate::access::PeerMode::Strict && request.identity.is_none() {
+        if mode.mode == strait_rules::access::PeerMode::Strict && request.identity.is_none() {
             return Some(AccessDecision {
                 verdict: AccessVerdict::Deny,
                 rule: mode.by.as_ref().map(|by: &WorkloadKey| {
@@ -337,7 +337,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::access::PolicyErrors;
+    use strait_rules::access::PolicyErrors;
 
     fn policy(name: &str, spec: Value) -> Arc<Value> {
         Arc::new(json!({

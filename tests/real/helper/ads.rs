@@ -9,10 +9,12 @@ use std::time::SystemTime;
 
 use prost::Message;
 use serde_json::Value;
-use strait::push::interest::Dirty;
-use strait::xds::list::SharedList;
-use strait::xds::resource::{All, Resource, ResourceSource, ResourceType};
-use strait::xds::session::{ProtocolForm, Session};
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use strait_model::dirty::Dirty;
 use strait_proto::envoy::envoy::config::cluster::v3::Cluster;
 use strait_proto::envoy::envoy::config::cluster::v3::cluster::{
     ClusterDiscoveryType, DiscoveryType, EdsClusterConfig,
@@ -28,10 +30,9 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use strait_proto::envoy::google::protobuf::Duration;
-use tokio::sync::mpsc;
-use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use strait_xds::list::SharedList;
+use strait_xds::resource::{All, Resource, ResourceSource, ResourceType};
+use strait_xds::session::{ProtocolForm, Session};
 
 /// Where it listens.
 pub(crate) const ADDRESS: &str = "127.0.0.1:18000";
@@ -103,7 +104,7 @@ async fn converse(
         let settled = of(ResourceType::Endpoint) && !request.response_nonce.is_empty();
         let now = SystemTime::now();
         let bytes = request.encode_to_vec();
-        let request = strait::xds::request::AdsRequest::read(ProtocolForm::Delta, &bytes);
+        let request = strait_xds::request::AdsRequest::read(ProtocolForm::Delta, &bytes);
         let request = request.expect("tonic has read it");
         session.on_request(request, Some(&mut source), now).expect("Envoy keeps to the protocol");
         if settled && !source.changed {

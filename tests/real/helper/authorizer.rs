@@ -6,12 +6,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 
 use serde_json::Value;
+
+use super::HTTP_PORT;
 use strait_proto::envoy::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use strait_proto::envoy::envoy::service::auth::v3 as auth;
 use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
 use strait_proto::envoy::google::rpc::Status;
-
-use super::HTTP_PORT;
 
 /// Where it speaks gRPC; HTTP where all applications do.
 pub(crate) const GRPC_PORT: u16 = 9191;

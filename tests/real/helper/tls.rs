@@ -11,14 +11,15 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
 };
 use strait_proto::envoy::google::protobuf::{ListValue, Struct, Value as ProtoValue, value::Kind};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
 /// Whom to dial, and as whom. Goes to the helper as JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -5,8 +5,8 @@ use std::time::Instant;
 use tracing::warn;
 
 use super::Stream;
-use crate::lock::lock;
-use crate::xds::resource::ResourceType;
+use strait_base::lock::lock;
+use strait_xds::resource::ResourceType;
 
 impl Stream {
     /// Says of the changes that were taken that they were sent then, or that there was nothing to send.

@@ -10,7 +10,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
-use crate::identity::credential::CredentialState;
+use strait_model::credential::CredentialState;
 
 /// Credentials that are followed.
 #[derive(Default)]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::side::{Side, is_same};
 use super::{AdmittedStream, Stream};
-use crate::lock::lock;
-use crate::push::interest::{Interest, Subscription};
-use crate::xds::names::OutboundName;
-use crate::xds::resource::ResourceType;
-use crate::xds::session::Session;
-use crate::xds::shared::ServerShared;
+use crate::shared::ServerShared;
+use strait_base::lock::lock;
+use strait_mesh::push::interest::{Interest, Subscription};
+use strait_xds::names::OutboundName;
+use strait_xds::resource::ResourceType;
+use strait_xds::session::Session;
 
 impl AdmittedStream {
     /// Goes where its proxy is to be served from now on, if that is elsewhere: it has to look at everything then. Whether it

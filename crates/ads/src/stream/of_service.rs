@@ -1,8 +1,8 @@
 //! Which of the names that are asked for stand for services.
 
-use crate::push::PushContext;
-use crate::xds::names::OutboundName;
-use crate::xds::resource::ResourceType;
+use strait_mesh::push::PushContext;
+use strait_xds::names::OutboundName;
+use strait_xds::resource::ResourceType;
 
 /// Whether a name of that type stands for a service.
 pub(super) fn is_of_service(context: &PushContext, kind: ResourceType, name: &str) -> bool {

@@ -8,12 +8,12 @@ use tonic::Status;
 use tracing::warn;
 
 use super::{Stream, StreamEnd, violation_status};
-use crate::codes;
-use crate::identity::credential::{CredentialName, CredentialState, CredentialTrouble};
-use crate::lock::lock;
-use crate::xds::request::AdsRequest;
-use crate::xds::secrets::SECRETS_MAX;
-use crate::xds::session::Handled;
+use strait_base::codes;
+use strait_base::lock::lock;
+use strait_model::credential::{CredentialName, CredentialState, CredentialTrouble};
+use strait_xds::request::AdsRequest;
+use strait_xds::secrets::SECRETS_MAX;
+use strait_xds::session::Handled;
 
 impl Stream {
     /// Takes a request for secrets, and follows those that are asked for now.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::push::PushContext;
-use crate::xds::generate::Cache;
-use crate::xds::heads::ServedHead;
-use crate::xds::resource::ResourceType;
-use crate::xds::session::Session;
-use crate::xds::shared::ServerShared;
+use crate::shared::ServerShared;
+use strait_envoy::Cache;
+use strait_envoy::heads::ServedHead;
+use strait_mesh::push::PushContext;
+use strait_xds::resource::ResourceType;
+use strait_xds::session::Session;
 
 /// What a stream is served in the place of what all others are.
 pub(super) struct Side {

@@ -1,26 +1,25 @@
 use prost::Message;
-use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
-use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
-use strait_proto::envoy::google::rpc;
 use tokio::sync::watch;
 
 use super::*;
-use crate::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind, PolicyName};
-use crate::fixtures::{endpoint, host, member, removed, service, shard, workload};
-use crate::identity::caller::{CallerAnswer, CallerRegistry};
-use crate::identity::credential::{CredentialName, CredentialRegistry, CredentialState};
-use crate::identity::tls::ClientCertificates;
-use crate::identity::{
-    self, Authority, AuthorityFrom, AuthorityPem, RootEvidence, Serving, rotation,
-};
-use crate::model::{ClusterId, KnownClusters, WorkloadKey};
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::push::interest::Changes;
-use crate::registry::RegistryUpdate;
-use crate::task::Supervisor;
-use crate::xds::budgets::{Budgets, Pressure};
-use crate::xds::connections::Connections;
-use crate::xds::server::XdsConfig;
+use crate::budgets::{Budgets, Pressure};
+use crate::connections::Connections;
+use crate::server::XdsConfig;
+use strait_base::task::Supervisor;
+use strait_identity::caller::{CallerAnswer, CallerRegistry};
+use strait_identity::credential::CredentialRegistry;
+use strait_identity::tls::ClientCertificates;
+use strait_identity::{Authority, AuthorityFrom, AuthorityPem, RootEvidence, Serving, rotation};
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::push::interest::Changes;
+use strait_model::credential::{CredentialName, CredentialState};
+use strait_model::registry::RegistryUpdate;
+use strait_model::testing::{endpoint, host, member, removed, service, shard, workload};
+use strait_model::{ClusterId, KnownClusters, WorkloadKey};
+use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
+use strait_proto::envoy::google::rpc;
+use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind, PolicyName};
 
 /// Takes no tokens.
 #[derive(Debug)]
@@ -70,7 +69,7 @@ fn stream_with(
     let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
     let id = "spiffe://cluster.local/ns/ns/sa/app".parse().expect("a SPIFFE ID");
     let pair = authority.issue_workload(&id, Duration::from_secs(3600), now).expect("it signs");
-    let settings = identity::CertificateSettings {
+    let settings = strait_identity::CertificateSettings {
         serving: Serving::Issued { names: vec!["localhost".into()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(files)),
@@ -109,7 +108,7 @@ fn stream_with(
 }
 
 fn mesh() -> MeshState {
-    let mut mesh = MeshState::new(crate::fixtures::settings());
+    let mut mesh = MeshState::new(strait_mesh::testing::settings());
     let clusters = [(ClusterId::from("east"), member(None))].into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
     mesh.apply(MeshEvent::Registry(east(1)));

@@ -1,15 +1,16 @@
 use std::sync::Arc;
 
 use super::{Cache, LISTS_MANY, ROUTERS_MAX, RouterInputs};
-use crate::fixtures::{endpoint, labels, service, settings, shard, sidecar, workload};
-use crate::model::{ExportTo, GATEWAY_PORT, NetworkId, Proxy, ProxyType, WorkloadKey};
-use crate::push::PushContext;
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::registry::RegistryUpdate;
-use crate::xds::generate::ProxyConfig;
-use crate::xds::list::SharedList;
-use crate::xds::names::OutboundName;
-use crate::xds::resource::{Resource, ResourceSource, ResourceType};
+use crate::ProxyConfig;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::testing::settings;
+use strait_model::registry::RegistryUpdate;
+use strait_model::testing::{endpoint, labels, service, shard, sidecar, workload};
+use strait_model::{ExportTo, GATEWAY_PORT, NetworkId, Proxy, ProxyType, WorkloadKey};
+use strait_xds::list::SharedList;
+use strait_xds::names::OutboundName;
+use strait_xds::resource::{Resource, ResourceSource, ResourceType};
 
 /// A mesh in which `web.shop` is everybody's, and `db.NAMESPACE` that namespace's own.
 fn mesh(namespaces: &[&str]) -> MeshState {

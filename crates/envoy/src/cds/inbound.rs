@@ -3,29 +3,28 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
-
 use super::{
     encode, from_inbound, given_endpoint, limited_options, policy, protocol_options,
     socket_address, to_own_workload,
 };
-use crate::model::{IstioFilter, Protocol, Proxy};
-use crate::push::PushContext;
-use crate::push::proxy::InboundTarget;
-use crate::traffic::policy::{PoolLimits, ResolvedPolicy};
-use crate::traffic::sidecar::WorkloadBackend;
-use crate::xds::generate::istio_filters::{self, ServiceName};
-use crate::xds::resource::Resource;
+use crate::istio_filters::{self, ServiceName};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::proxy::InboundTarget;
+use strait_model::{IstioFilter, Protocol, Proxy};
+use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
+use strait_rules::traffic::policy::{PoolLimits, ResolvedPolicy};
+use strait_rules::traffic::sidecar::WorkloadBackend;
+use strait_xds::resource::Resource;
 
 /// The name of the upstream cluster that leads to a port of the proxy's own workload.
-pub(in crate::xds::generate) fn inbound_name(target: u16) -> String {
+pub(crate) fn inbound_name(target: u16) -> String {
     format!("inbound|{target}||")
 }
 
 /// The upstream clusters that lead to a sidecar's own workload, which serves `targets`.
-pub(in crate::xds::generate) fn inbound_clusters(
+pub(crate) fn inbound_clusters(
     context: &PushContext,
     proxy: &Proxy,
     targets: &[InboundTarget<'_>],
@@ -61,7 +60,7 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
 }
 
 /// Connections to the workload are held to a pool, and to nothing else that a rule may say.
-pub(in crate::xds::generate) fn policy_of(pool: &Arc<PoolLimits>) -> ResolvedPolicy {
+pub(crate) fn policy_of(pool: &Arc<PoolLimits>) -> ResolvedPolicy {
     ResolvedPolicy { connection_pool: Some(Arc::clone(pool)), ..ResolvedPolicy::default() }
 }
 

@@ -1,6 +1,9 @@
 //! What the traffic policy of a DestinationRule makes of an upstream cluster: limits, outlier detection, the order in which
 //! endpoints are chosen. (docs/reference/traffic.md, "DestinationRule".)
 
+use super::super::{any, duration};
+use strait_model::mesh_config::TcpKeepalive;
+use strait_model::{Port, Protocol};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::common::matcher::v3::match_predicate::Rule;
 use strait_proto::envoy::envoy::config::common::matcher::v3::{HttpHeadersMatch, MatchPredicate};
@@ -11,11 +14,7 @@ use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::v3::Percent;
 use strait_proto::envoy::google::protobuf::{UInt32Value, UInt64Value};
-
-use super::super::{any, duration};
-use crate::mesh::TcpKeepalive;
-use crate::model::{Port, Protocol};
-use crate::traffic::policy::{
+use strait_rules::traffic::policy::{
     Algorithm, ConsistentHash, HashTable, LoadBalancing, OutlierDetection, PoolLimits,
     ProxyProtocol, ResolvedPolicy, RetryBudget, Warmup,
 };

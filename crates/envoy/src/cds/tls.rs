@@ -1,13 +1,12 @@
 //! TLS that rules ask for. What can't be made leads nowhere; only DISABLE is plain text.
 //! (docs/decisions/0042-tls-to-services.md)
 
+use super::super::tls::foreign;
+use strait_model::mesh_config::MeshTls;
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
-
-use super::super::tls::foreign;
-use crate::mesh::MeshTls;
-use crate::traffic::policy::{ClientTls, ForeignTls, ResolvedPolicy};
+use strait_rules::traffic::policy::{ClientTls, ForeignTls, ResolvedPolicy};
 
 /// What Istio's own filter for ALPN looks for: it keeps out of connections that aren't the mesh's.
 const ALPN_OVERRIDE: (&str, &str) = ("istio", "alpn_override");

@@ -3,21 +3,20 @@
 
 use std::collections::BTreeSet;
 
-use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-
 use super::parts::{
     Families, chain, found, listening_on, log_of_refused, tcp_limited, tls_inspector, wildcards,
 };
 use super::settings::MESH_ALPN;
 use super::{ConnectionLimits, TrafficSettings};
-use crate::model::{Protocol, Resolution};
-use crate::push::PushContext;
-use crate::push::subset::subset_names;
-use crate::push::view::is_exported;
-use crate::xds::generate::encode;
-use crate::xds::names::OutboundName;
-use crate::xds::resource::Resource;
+use crate::encode;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::subset::subset_names;
+use strait_mesh::push::view::is_exported;
+use strait_model::{Protocol, Resolution};
+use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_xds::names::OutboundName;
+use strait_xds::resource::Resource;
 
 /// How often a gateway looks for an endpoint that takes a connection. A client in another network can't choose another of them,
 /// as it could of those of its own: to it they are one address.

@@ -10,11 +10,6 @@
 
 use std::collections::BTreeSet;
 
-use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSocket};
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-use strait_proto::envoy::envoy::config::route::v3 as route;
-use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
-
 use super::merged::merged;
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
@@ -24,15 +19,19 @@ use super::parts::{
 };
 use super::settings::MESH_ALPN;
 use super::{ConnectionLimits, TrafficSettings};
-use crate::access::{PeerMode, PeerModes};
-use crate::model::{Interception, Protocol, Proxy};
-use crate::push::proxy::InboundTarget;
-use crate::traffic::sidecar::{IngressAddress, SidecarTls};
-use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name, inbound_policy};
-use crate::xds::generate::encode;
-use crate::xds::generate::rbac::AccessFilters;
-use crate::xds::generate::tls::{Secrets, of_ingress};
-use crate::xds::resource::Resource;
+use crate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name, inbound_policy};
+use crate::encode;
+use crate::rbac::AccessFilters;
+use crate::tls::{Secrets, of_ingress};
+use strait_mesh::push::proxy::InboundTarget;
+use strait_model::{Interception, Protocol, Proxy};
+use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSocket};
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_rules::access::{PeerMode, PeerModes};
+use strait_rules::traffic::sidecar::{IngressAddress, SidecarTls};
+use strait_xds::resource::Resource;
 
 /// The name of the listener.
 const NAME: &str = "virtualInbound";
@@ -178,10 +177,7 @@ pub(super) fn apart(
 }
 
 /// The name of the listener of a port that has one of its own.
-pub(in crate::xds::generate) fn apart_name(
-    target: &InboundTarget<'_>,
-    interception: Interception,
-) -> Option<String> {
+pub(crate) fn apart_name(target: &InboundTarget<'_>, interception: Interception) -> Option<String> {
     is_apart(target, interception).then(|| format!("inbound_{}", target.target))
 }
 

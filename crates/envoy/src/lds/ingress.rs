@@ -5,10 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSocket};
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
-
 use super::TrafficSettings;
 use super::inbound::ACCEPTED_ALPN;
 use super::merged::merged;
@@ -17,18 +13,20 @@ use super::parts::{
     normalizing, proxy_protocol, routes_named, tls_inspector, wildcards,
 };
 use super::ruled::ConnectionRules;
-use crate::model::{ForwardedCertificate, GatewayTopology};
-use crate::push::ingress::IngressOutline;
-use crate::traffic::HostPattern;
-use crate::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
-use crate::traffic::gateways::{GatewayPort, PlacedServer};
-use crate::xds::generate::class::Class;
-use crate::xds::generate::ingress::bytes::BytesRule;
-use crate::xds::generate::ingress::{http_route_name, https_route_name, tls_chain_name};
-use crate::xds::generate::rbac::AccessFilters;
-use crate::xds::generate::tls::{Secrets, of_server};
-use crate::xds::generate::{encode, seconds};
-use crate::xds::resource::Resource;
+use crate::class::Class;
+use crate::ingress::{http_route_name, https_route_name, tls_chain_name};
+use crate::rbac::AccessFilters;
+use crate::tls::{Secrets, of_server};
+use crate::{encode, seconds};
+use strait_mesh::push::ingress::{BytesRule, IngressOutline};
+use strait_model::{ForwardedCertificate, GatewayTopology};
+use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSocket};
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
+use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_xds::resource::Resource;
 
 /// What listeners of a router depend on.
 #[derive(Clone, Copy)]

@@ -1,11 +1,11 @@
 //! What EnvoyFilters merge into HTTP connection managers: the last thing that is said of one.
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 
 use super::TrafficSettings;
-use crate::traffic::envoy_filter::PlacedPatch;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
+use strait_rules::traffic::envoy_filter::PlacedPatch;
 
 /// A manager, with what users merge into those at this port. Twice is as once.
 pub(super) fn merged(

@@ -19,9 +19,6 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use prost::Message;
-use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, bool_value, chain, detect, found, http, http_inspector,
@@ -30,22 +27,25 @@ use super::parts::{
 };
 use super::ruled::{ConnectionRules, NamedChain, RuledConnections, completed};
 use super::{ConnectionLimits, PodListenerKey, TrafficSettings};
-use crate::aggregate::MergedService;
-use crate::model::{
+use crate::cds::BLACK_HOLE;
+use crate::class::{Class, ListenerFormat, class_of};
+use crate::encode;
+use crate::rds::proxy_route_name;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::{ListenAddresses, has_no_known_address};
+use strait_mesh::push::view::{ViewKey, Way, decide};
+use strait_model::{
     CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution, is_privileged,
 };
-use crate::push::PushContext;
-use crate::push::addresses::{ListenAddresses, has_no_known_address};
-use crate::push::view::{ViewKey, Way, decide};
-use crate::traffic::HostPattern;
-use crate::traffic::envoy_filter::PatchPlace;
-use crate::traffic::sidecar::{EgressAddress, ImportScope};
-use crate::xds::generate::cds::BLACK_HOLE;
-use crate::xds::generate::class::{Class, ListenerFormat, class_of};
-use crate::xds::generate::encode;
-use crate::xds::generate::rds::proxy_route_name;
-use crate::xds::names::OutboundName;
-use crate::xds::resource::Resource;
+use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::envoy_filter::PatchPlace;
+use strait_rules::traffic::sidecar::{EgressAddress, ImportScope};
+use strait_xds::names::OutboundName;
+use strait_xds::resource::Resource;
 
 /// Ports that Istio's agent holds in every pod for health and metrics. Envoy refuses a second
 /// listener for an address.
@@ -53,7 +53,7 @@ const AGENT_PORTS: [u16; 2] = [15021, 15090];
 
 /// The listeners that all sidecars of `cluster` with these addresses and families share, sorted by name: the one
 /// where connections arrive, one for each HTTP port, one for each VIP and port of another protocol.
-pub(in crate::xds::generate) fn shared(
+pub(crate) fn shared(
     context: &PushContext,
     (class, form): (&Class, ListenerFormat),
     addresses: &ListenAddresses,

@@ -4,6 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use prost::{Message, Name};
+
+use super::merged::merged;
+use super::{ConnectionLimits, TrafficSettings};
+use crate::spans::SpanReport;
+use crate::{any, duration, nested, seconds, struct_of};
+use strait_model::Interception;
+use strait_model::mesh_config::{AccessLog, AccessLogFormat, PathNormalization};
 use strait_proto::envoy::envoy::config::accesslog::v3 as accesslog;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -19,15 +26,8 @@ use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as t
 use strait_proto::envoy::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
 use strait_proto::envoy::envoy::r#type::v3::{HashPolicy, Int32Range, hash_policy};
 use strait_proto::envoy::google::protobuf::{Any, BoolValue, UInt32Value};
-
-use super::merged::merged;
-use super::{ConnectionLimits, TrafficSettings};
-use crate::mesh::{AccessLog, AccessLogFormat, PathNormalization};
-use crate::model::Interception;
-use crate::traffic::envoy_filter::PlacedPatch;
-use crate::traffic::telemetry::WrittenLog;
-use crate::xds::generate::spans::SpanReport;
-use crate::xds::generate::{any, duration, nested, seconds, struct_of};
+use strait_rules::traffic::envoy_filter::PlacedPatch;
+use strait_rules::traffic::telemetry::WrittenLog;
 
 /// How TLS and plain text are told apart in a match.
 pub(super) const TLS: &str = "tls";
@@ -38,7 +38,7 @@ pub(super) const PLAIN: &str = "raw_buffer";
 pub(super) const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
 /// Whether a proxy speaks IPv4, and IPv6.
-pub(in crate::xds::generate) type Families = (bool, bool);
+pub(crate) type Families = (bool, bool);
 
 /// The addresses that stand for all of a proxy's own, in its families.
 pub(super) fn wildcards((ipv4, ipv6): Families) -> Vec<IpAddr> {
@@ -269,9 +269,7 @@ pub(super) fn normalizing(
 }
 
 /// What of a path is the same path to a manager.
-pub(in crate::xds::generate) fn normalization_of(
-    manager: &hcm::HttpConnectionManager,
-) -> PathNormalization {
+pub(crate) fn normalization_of(manager: &hcm::HttpConnectionManager) -> PathNormalization {
     use hcm::http_connection_manager::PathWithEscapedSlashesAction::UnescapeAndForward;
     let normalizes = manager.normalize_path.is_some_and(|said| said.value);
     match (normalizes, manager.merge_slashes) {
@@ -441,6 +439,7 @@ fn expression(text: &str) -> accesslog::AccessLogFilter {
 fn log_to(log: &AccessLog) -> accesslog::AccessLog {
     use core::data_source::Specifier::InlineString;
     use core::substitution_format_string::Format::TextFormatSource;
+
     use file_access_log::AccessLogFormat::LogFormat;
     let path = log.path.clone();
     let config = match &log.format {
@@ -472,7 +471,7 @@ fn log_to(log: &AccessLog) -> accesslog::AccessLog {
 }
 
 /// When a request is tried again.
-pub(in crate::xds::generate) enum RetryOn {
+pub(crate) enum RetryOn {
     /// The upstream could not be reached, or says that it did nothing.
     Upstream,
     /// The connection to the own workload went away before the request was sent.
@@ -480,7 +479,7 @@ pub(in crate::xds::generate) enum RetryOn {
 }
 
 /// Tries a request again, twice at most. (Istio's defaults.)
-pub(in crate::xds::generate) fn retries(on: RetryOn) -> route::RetryPolicy {
+pub(crate) fn retries(on: RetryOn) -> route::RetryPolicy {
     use route::retry_policy::{RetryHostPredicate, retry_host_predicate::ConfigType};
     match on {
         RetryOn::Upstream => route::RetryPolicy {
@@ -504,10 +503,7 @@ pub(in crate::xds::generate) fn retries(on: RetryOn) -> route::RetryPolicy {
 
 /// A route that takes every request to an upstream cluster, however long it takes. A deadline that a
 /// gRPC client names holds. Logs call it what Istio's call a route that no rule names.
-pub(in crate::xds::generate) fn route_to(
-    upstream: &str,
-    retry_policy: Option<route::RetryPolicy>,
-) -> route::Route {
+pub(crate) fn route_to(upstream: &str, retry_policy: Option<route::RetryPolicy>) -> route::Route {
     use route::route_action::{ClusterSpecifier, MaxStreamDuration};
     let action = route::RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(upstream.into())),
@@ -523,7 +519,7 @@ pub(in crate::xds::generate) fn route_to(
 }
 
 /// A route that does the same with every request.
-pub(in crate::xds::generate) fn everything(action: route::route::Action) -> route::Route {
+pub(crate) fn everything(action: route::route::Action) -> route::Route {
     let prefix = route::route_match::PathSpecifier::Prefix("/".into());
     route::Route {
         r#match: Some(route::RouteMatch { path_specifier: Some(prefix), ..Default::default() }),
@@ -533,7 +529,7 @@ pub(in crate::xds::generate) fn everything(action: route::route::Action) -> rout
 }
 
 /// A virtual host for every domain.
-pub(in crate::xds::generate) fn virtual_host_of_everything(
+pub(crate) fn virtual_host_of_everything(
     name: impl Into<String>,
     route: route::Route,
 ) -> route::VirtualHost {
@@ -546,7 +542,7 @@ pub(in crate::xds::generate) fn virtual_host_of_everything(
 }
 
 /// A flag that is distinct from one that isn't set.
-pub(in crate::xds::generate) fn bool_value(value: bool) -> Option<BoolValue> {
+pub(crate) fn bool_value(value: bool) -> Option<BoolValue> {
     Some(BoolValue { value })
 }
 

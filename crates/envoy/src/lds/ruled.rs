@@ -7,22 +7,22 @@ use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
 use prost::Message;
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 
 use super::parts::{TLS, chain, found, tcp, tcp_limited, tcp_weighted, to_range};
 use super::{ConnectionLimits, TrafficSettings};
-use crate::aggregate::MergedService;
-use crate::model::{Hostname, Port};
-use crate::push::PushContext;
-use crate::traffic::HostPattern;
-use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::route::{ConnectionMatch, Destination, TcpRule};
-use crate::traffic::virtual_services::RoutedService;
-use crate::xds::generate::cds::BLACK_HOLE;
-use crate::xds::generate::class::Class;
-use crate::xds::generate::rds::unnumbered_port;
-use crate::xds::names::OutboundName;
+use crate::cds::BLACK_HOLE;
+use crate::class::Class;
+use crate::rds::unnumbered_port;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_model::{Hostname, Port};
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::route::{ConnectionMatch, Destination, TcpRule};
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_xds::names::OutboundName;
 
 /// What rules make of connections to a port of a service.
 #[derive(Debug, Clone, Default)]
@@ -108,20 +108,20 @@ impl RuledConnections {
 
 /// A match of a rule for connections to a port of a service, and what it takes of these.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::xds::generate) struct RuledWay<'a> {
+pub(crate) struct RuledWay<'a> {
     /// The list of its object in which the rule is.
-    pub(in crate::xds::generate) list: &'static str,
-    pub(in crate::xds::generate) rule: &'a TcpRule,
-    pub(in crate::xds::generate) takes: Result<TakenConnections<'a>, WayMisfit<'a>>,
+    pub(crate) list: &'static str,
+    pub(crate) rule: &'a TcpRule,
+    pub(crate) takes: Result<TakenConnections<'a>, WayMisfit<'a>>,
 }
 
 /// Some of the connections to a port of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::xds::generate) struct TakenConnections<'a> {
+pub(crate) struct TakenConnections<'a> {
     /// The name that clients give when they begin TLS; `None` for whatever they send.
-    pub(in crate::xds::generate) name: Option<&'a Arc<str>>,
+    pub(crate) name: Option<&'a Arc<str>>,
     /// The addresses that clients mean; `None` for all that the listener takes.
-    pub(in crate::xds::generate) range: Option<IpNet>,
+    pub(crate) range: Option<IpNet>,
 }
 
 impl TakenConnections<'_> {
@@ -132,7 +132,7 @@ impl TakenConnections<'_> {
 
 /// Why a match of a rule takes nothing.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::xds::generate) enum WayMisfit<'a> {
+pub(crate) enum WayMisfit<'a> {
     /// It is for another port or address, or for others than this proxy.
     Match(&'a ConnectionMatch),
     /// It asks for names, and the port isn't one of TLS.
@@ -145,10 +145,10 @@ pub(in crate::xds::generate) enum WayMisfit<'a> {
 
 /// Finds what rules make of connections.
 #[derive(Clone, Copy)]
-pub(in crate::xds::generate) struct ConnectionRules<'a> {
-    pub(in crate::xds::generate) context: &'a PushContext,
-    pub(in crate::xds::generate) class: &'a Class,
-    pub(in crate::xds::generate) settings: &'a TrafficSettings,
+pub(crate) struct ConnectionRules<'a> {
+    pub(crate) context: &'a PushContext,
+    pub(crate) class: &'a Class,
+    pub(crate) settings: &'a TrafficSettings,
 }
 
 impl<'a> ConnectionRules<'a> {
@@ -169,7 +169,7 @@ impl<'a> ConnectionRules<'a> {
 
     /// The rules for connections to a port of a service at an address, or at any, object by object in the order in which these
     /// are asked. The first that takes any takes all.
-    pub(in crate::xds::generate) fn ways<'n>(
+    pub(crate) fn ways<'n>(
         &self,
         host: &'n HostPattern,
         port: &'n Port,

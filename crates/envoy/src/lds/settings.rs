@@ -4,18 +4,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::mesh::{MeshConfig, MeshTls, OutboundTrafficPolicy, PathNormalization};
-use crate::model::{ClusterId, Hostname, Namespace, Protocol};
-use crate::push::PushContext;
-use crate::traffic::Selection;
-use crate::traffic::envoy_filter::{FiltersAt, PatchPlace};
-use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy, Tunnel};
-use crate::traffic::telemetry::{CallEnd, WrittenLog};
-use crate::xds::generate::cds::PASSTHROUGH;
-use crate::xds::generate::class::{Class, ListenerFormat};
-use crate::xds::generate::istio_filters::IstioFiltersAt;
-use crate::xds::generate::spans::SpanReport;
-use crate::xds::names::OutboundName;
+use crate::cds::PASSTHROUGH;
+use crate::class::{Class, ListenerFormat};
+use crate::istio_filters::IstioFiltersAt;
+use crate::spans::SpanReport;
+use strait_mesh::push::PushContext;
+use strait_model::mesh_config::{MeshConfig, MeshTls, OutboundTrafficPolicy, PathNormalization};
+use strait_model::{ClusterId, Hostname, Namespace, Protocol};
+use strait_rules::traffic::Selection;
+use strait_rules::traffic::envoy_filter::{FiltersAt, PatchPlace};
+use strait_rules::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy, Tunnel};
+use strait_rules::traffic::telemetry::{CallEnd, WrittenLog};
+use strait_xds::names::OutboundName;
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
 /// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
@@ -23,11 +23,11 @@ pub(super) const MESH_ALPN: [&str; 5] =
     ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 
 /// What the mesh config says of listeners and routes.
-pub(in crate::xds::generate) struct TrafficSettings {
+pub(crate) struct TrafficSettings {
     /// Whether a sidecar lets its workload connect to what the mesh doesn't know.
-    pub(in crate::xds::generate) outbound_any: bool,
+    pub(crate) outbound_any: bool,
     /// The upstream cluster that such connections go to where that isn't the one that leads to where the client means.
-    pub(in crate::xds::generate) egress_proxy: Option<String>,
+    pub(crate) egress_proxy: Option<String>,
     /// What is written of requests and connections.
     pub(super) logs: Arc<[WrittenLog]>,
     /// Where spans of requests go, if anywhere.
@@ -54,7 +54,7 @@ pub(in crate::xds::generate) struct TrafficSettings {
 
 impl TrafficSettings {
     /// For the way out of proxies of a class, as far as their Sidecar says otherwise.
-    pub(in crate::xds::generate) fn of_class(context: &PushContext, class: &Class) -> Self {
+    pub(crate) fn of_class(context: &PushContext, class: &Class) -> Self {
         let of = (&class.namespace, &class.selection);
         let settings = Self::of(&context.mesh)
             .logging(context, of, CallEnd::Client)
@@ -72,12 +72,12 @@ impl TrafficSettings {
     }
 
     /// The upstream cluster that takes what the mesh doesn't know; `None` where that may not pass.
-    pub(in crate::xds::generate) fn to_unknown(&self) -> Option<&str> {
+    pub(crate) fn to_unknown(&self) -> Option<&str> {
         self.outbound_any.then(|| self.egress_proxy.as_deref().unwrap_or(PASSTHROUGH))
     }
 
     /// With the logs that a proxy of that namespace and selection writes at this end of calls.
-    pub(in crate::xds::generate) fn logging(
+    pub(crate) fn logging(
         self,
         context: &PushContext,
         of: (&Namespace, &Selection),
@@ -88,7 +88,7 @@ impl TrafficSettings {
     }
 
     /// With the spans that a proxy of that cluster, namespace and selection sends at this end of calls.
-    pub(in crate::xds::generate) fn tracing(
+    pub(crate) fn tracing(
         self,
         context: &PushContext,
         of: (&Namespace, &Selection),
@@ -99,7 +99,7 @@ impl TrafficSettings {
     }
 
     /// With the filters that a proxy of that namespace and selection has besides at this place.
-    pub(in crate::xds::generate) fn filtering(
+    pub(crate) fn filtering(
         self,
         context: &PushContext,
         of: (&Namespace, &Selection),
@@ -109,13 +109,13 @@ impl TrafficSettings {
     }
 
     /// With what a proxy of that form says of them at this place.
-    pub(in crate::xds::generate) fn in_form(self, form: ListenerFormat, place: PatchPlace) -> Self {
+    pub(crate) fn in_form(self, form: ListenerFormat, place: PatchPlace) -> Self {
         let ListenerFormat { istio: declared, idle_timeout, .. } = form;
         Self { istio: IstioFiltersAt { declared, place }, idle_timeout, ..self }
     }
 
     /// What holds for all, which says nothing of logs, of spans and of filters.
-    pub(in crate::xds::generate) fn of(mesh: &MeshConfig) -> Self {
+    pub(crate) fn of(mesh: &MeshConfig) -> Self {
         Self {
             outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
             egress_proxy: None,
@@ -136,7 +136,7 @@ impl TrafficSettings {
 
 /// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, what
 /// connections are held to, what rules make of them, what is written of them, where spans go, what filters requests pass besides, and the form.
-pub(in crate::xds::generate) type PodListenerKey = (
+pub(crate) type PodListenerKey = (
     IpAddr,
     u16,
     Hostname,
@@ -152,7 +152,7 @@ pub(in crate::xds::generate) type PodListenerKey = (
 
 /// What a rule holds connections to whose bytes nobody reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(in crate::xds::generate) struct ConnectionLimits {
+pub(crate) struct ConnectionLimits {
     /// How long one may be silent; zero for ever, `None` for Envoy's default.
     pub(super) idle: Option<Duration>,
     /// How long one lives.

@@ -10,27 +10,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use strait_proto::json::to_json;
 
 use super::parts::any_port;
 use super::{TrafficSettings, gateway, outbound};
-use crate::fixtures::{endpoint, host, ip, labels, port, service, shard, sidecar, workload};
-use crate::mesh::MeshConfig;
-use crate::model::{
+use crate::class::{ListenerFormat, class_of};
+use crate::{Cache, ProxyConfig};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::addresses;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::push::view::{Role, ViewKey};
+use strait_model::mesh_config::MeshConfig;
+use strait_model::registry::RegistryUpdate;
+use strait_model::testing::{endpoint, host, ip, labels, port, service, shard, sidecar, workload};
+use strait_model::{
     Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Port, Protocol, Proxy, ProxyType,
     Resolution, Service, TargetPort,
 };
-use crate::push::PushContext;
-use crate::push::addresses::addresses;
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::push::view::{Role, ViewKey};
-use crate::registry::RegistryUpdate;
-use crate::xds::generate::class::{ListenerFormat, class_of};
-use crate::xds::generate::{Cache, ProxyConfig};
-use crate::xds::resource::{ResourceBody, ResourceSource, ResourceType};
+use strait_proto::json::to_json;
+use strait_xds::resource::{ResourceBody, ResourceSource, ResourceType};
 
 fn mesh() -> MeshState {
-    MeshState::new(crate::fixtures::settings())
+    MeshState::new(strait_mesh::testing::settings())
 }
 
 fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
@@ -136,23 +136,6 @@ fn east(services: Vec<(Service, Vec<Endpoint>)>) -> RegistryUpdate {
 
 fn client() -> Proxy {
     sidecar("client.ns", "east")
-}
-
-impl Service {
-    fn ports(mut self, ports: Vec<Port>) -> Self {
-        self.ports = ports;
-        self
-    }
-
-    fn created(mut self, created: i64) -> Self {
-        self.created = created;
-        self
-    }
-
-    fn headless(mut self) -> Self {
-        self.resolution = Resolution::Headless;
-        self
-    }
 }
 
 fn udp(name: &str, number: u16, target: u16) -> Port {
@@ -450,7 +433,7 @@ fn mtls_asks_for_a_certificate_and_agrees_to_no_name_of_the_mesh() {
 fn a_server_takes_clients_of_the_meshs_trust_domains_and_of_no_other_that_its_roots_sign() {
     let member = |trust_domain: &str| KnownCluster {
         trust_domain: trust_domain.into(),
-        ..crate::fixtures::member(None)
+        ..strait_model::testing::member(None)
     };
     let members = |domains: &[(&str, &str)]| {
         let members = domains.iter().map(|(id, domain)| ((*id).into(), member(domain)));

@@ -1,13 +1,12 @@
 //! What of a DestinationRule's policy gRPC's own library follows: how many requests there may be at once, how endpoints are
 //! chosen, when one is left out for a while. (gRFC A32, A42, A48, A50; docs/guide/grpc.md, "DestinationRules".)
 
+use crate::duration;
+use strait_model::GrpcLibrary;
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::google::protobuf::{UInt32Value, UInt64Value};
-
-use crate::model::GrpcLibrary;
-use crate::traffic::policy::{Algorithm, HashTable, OutlierDetection, ResolvedPolicy};
-use crate::traffic::proxyless::is_hashed;
-use crate::xds::generate::duration;
+use strait_rules::traffic::policy::{Algorithm, HashTable, OutlierDetection, ResolvedPolicy};
+use strait_rules::traffic::proxyless::is_hashed;
 
 /// Of the calls that an endpoint gets in an interval more than this percentage have to fail: all of them.
 const FAILING_PERCENT: u32 = 99;
@@ -92,9 +91,10 @@ fn number(value: u32) -> UInt32Value {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
-    use crate::traffic::policy::{ConsistentHash, HashKey, LoadBalancing};
     use cluster::cluster::{LbConfig, LbPolicy};
+
+    use super::*;
+    use strait_rules::traffic::policy::{ConsistentHash, HashKey, LoadBalancing};
 
     fn held(algorithm: Algorithm, least_request: bool) -> cluster::Cluster {
         let load_balancer = LoadBalancing { algorithm, ..LoadBalancing::default() };

@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use prost::Message;
-use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 
 use super::{CLUSTER_SET, InFull, NameTableInputs, PodNames, is_given, rds};
-use crate::aggregate::{MergedService, ShardEndpoints};
-use crate::model::Resolution;
-use crate::registry::Provider;
+use strait_mesh::aggregate::{MergedService, ShardEndpoints};
+use strait_model::Resolution;
+use strait_model::registry::Provider;
+use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 
 impl NameTableInputs<'_> {
     /// Its bytes.
-    pub(in crate::xds::generate) fn at_once(&self) -> Vec<u8> {
+    pub(crate) fn at_once(&self) -> Vec<u8> {
         let mut hosts: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
         let services = self.addresses.services.iter();
         let in_full = rds::in_full(

@@ -1,16 +1,16 @@
 //! The oracle of the direct encoder: the same rules as plain messages, which prost encodes.
 
 use ipnet::IpNet;
+
+use super::super::any;
+use super::{matching_never, permission, principal};
 use strait_proto::envoy::envoy::config::core::v3::{CidrRange, TypedExtensionConfig};
 use strait_proto::envoy::envoy::config::rbac::v3 as rbac;
 use strait_proto::envoy::envoy::config::route::v3::{HeaderMatcher, header_matcher};
 use strait_proto::envoy::envoy::extensions::path::r#match::uri_template::v3::UriTemplateMatchConfig;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::google::protobuf::UInt32Value;
-
-use super::super::any;
-use super::{matching_never, permission, principal};
-use crate::access::{Atom, MatchedClause, RuleMatcher, TextPart, TextPattern};
+use strait_rules::access::{Atom, MatchedClause, RuleMatcher, TextPart, TextPattern};
 
 pub(super) fn policy(rule: &RuleMatcher) -> rbac::Policy {
     let anything = permission(rbac::permission::Rule::Any(true));

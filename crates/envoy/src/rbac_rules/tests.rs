@@ -6,9 +6,9 @@ use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::access::tests::generator::random_policy;
-use crate::access::{AccessIndex, AccessSettings, Atom, PolicyErrors};
-use crate::model::Collection;
+use crate::access_oracle::generator::random_policy;
+use strait_model::Collection;
+use strait_rules::access::{AccessIndex, AccessSettings, Atom, PolicyErrors};
 
 fn object(name: &str, rules: &Value) -> Value {
     json!({

@@ -6,7 +6,9 @@
 use ipnet::IpNet;
 use prost::encoding::encode_varint;
 
-use crate::access::{AlternativeInForm, Atom, ClauseInForm, RuleInForm, TextPart, TextPattern};
+use strait_rules::access::{
+    AlternativeInForm, Atom, ClauseInForm, RuleInForm, TextPart, TextPattern,
+};
 
 /// How a field begins that has a length, by its number.
 const fn sized(tag: u8) -> u8 {

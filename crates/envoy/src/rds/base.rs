@@ -17,7 +17,6 @@ use bytes::Bytes;
 use imbl::OrdMap;
 use prost::Message;
 use prost::encoding::{WireType, decode_varint, encode_key, encode_varint, string};
-use strait_proto::envoy::envoy::config::route::v3 as route;
 
 use super::lists::{self, RouteList, RouteLists};
 use super::rules::{self, to_service};
@@ -25,28 +24,27 @@ use super::{
     TrafficSettings, aliases, all_else, called, counting, ending, host_of_address, in_full,
     is_anothers, is_domain, names_of, routed_ports, searched_domains, shortened,
 };
-use crate::aggregate::MergedService;
-use crate::hash::SecretHasher;
-use crate::model::{Hostname, Namespace, Resolution};
-use crate::push::PushContext;
-use crate::push::addresses::{ListenAddresses, Vip};
-use crate::xds::body::{Edit, ResourceBody};
-use crate::xds::generate::chunks::{
-    Chunks, DomainHash, Draft, FragmentChunk, RewrittenFragments, count, digest,
-};
-use crate::xds::generate::class::Class;
-use crate::xds::resource::Resource;
-use crate::xds::virtual_hosts;
+use crate::chunks::{Chunks, DomainHash, Draft, FragmentChunk, RewrittenFragments, count, digest};
+use crate::class::Class;
+use strait_base::hash::SecretHasher;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::{ListenAddresses, Vip};
+use strait_model::{Hostname, Namespace, Resolution};
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_xds::body::{Edit, ResourceBody};
+use strait_xds::resource::Resource;
+use strait_xds::virtual_hosts;
 
 /// Field numbers of `RouteConfiguration` and `VirtualHost`.
 pub(super) mod field {
-    pub(in super::super) const VIRTUAL_HOSTS: u32 = 2;
+    pub(in crate::rds) const VIRTUAL_HOSTS: u32 = 2;
     pub(super) const DOMAINS: u32 = 2;
 }
 
 /// The route of a port for a class of proxies, in no namespace's DNS domain, from which those of namespaces are made.
 #[derive(Debug)]
-pub(in crate::xds::generate) struct RouteBase {
+pub(crate) struct RouteBase {
     number: u16,
     addresses: Arc<ListenAddresses>,
     /// Of each fragment of a service its place among the addresses.
@@ -192,7 +190,7 @@ impl<'a> RoutedHost<'a> {
 
 impl RouteBase {
     /// Where names are not completed, the route is that in a DNS domain in which no service is.
-    pub(in crate::xds::generate) fn new(
+    pub(crate) fn new(
         context: &PushContext,
         addresses: Arc<ListenAddresses>,
         (class, number, completes): (&Class, u16, bool),
@@ -308,25 +306,25 @@ impl RouteBase {
     }
 
     /// Whether the route in a namespace's DNS domain may be another than that of namespaces without services.
-    pub(in crate::xds::generate) fn is_other_in(&self, namespace: &Namespace) -> bool {
+    pub(crate) fn is_other_in(&self, namespace: &Namespace) -> bool {
         self.of_namespace.contains_key(namespace.as_str())
             || self.settled_apart.contains(namespace)
             || namespace.as_str().contains('.')
     }
 
     /// What is in the route beside its hosts, for whoever asks for these one by one: the same in all DNS domains.
-    pub(in crate::xds::generate) fn outline(&self) -> Resource {
+    pub(crate) fn outline(&self) -> Resource {
         let ends = self.runs.first().into_iter().chain(self.runs.last());
         virtual_hosts::outline(&self.number.to_string().into(), ends.cloned())
     }
 
     /// The route in a DNS domain in which no service is.
-    pub(in crate::xds::generate) fn route(&self) -> Resource {
+    pub(crate) fn route(&self) -> Resource {
         self.resource(RewrittenFragments::default())
     }
 
     /// The route in a DNS domain, which may be that of a namespace, `NAMESPACE.svc.DOMAIN`.
-    pub(in crate::xds::generate) fn route_in(
+    pub(crate) fn route_in(
         &self,
         context: &PushContext,
         dns_domain: &str,

@@ -3,11 +3,10 @@
 //! Each rule for tokens leaves its claims under a key of its own ([`token_key`]). A request fits where all claims that
 //! are asked for are those of one token; claims that must not be there must be in none.
 
-use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
-
 use super::text::string_match;
-use crate::access::{TOKEN_FILTER, token_key};
-use crate::traffic::route::{ClaimPath, RequestMatch, TextMatch};
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
+use strait_rules::access::{TOKEN_FILTER, token_key};
+use strait_rules::traffic::route::{ClaimPath, RequestMatch, TextMatch};
 
 /// What has to hold of claims, besides all else that a match asks for: any of these lists in full. As many rules as
 /// `token_rules` say which tokens are believed.

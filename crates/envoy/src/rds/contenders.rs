@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::library;
 use super::lists::{RouteLists, at_library, at_sidecar, list};
-use crate::mesh::HostSharing;
-use crate::model::Hostname;
-use crate::push::PushContext;
-use crate::push::addresses::ListenAddresses;
-use crate::traffic::HostPattern;
-use crate::traffic::proxyless::{self, CallMatch};
-use crate::traffic::route::{HttpRule, MESH};
-use crate::traffic::virtual_services::RoutedService;
-use crate::xds::generate::class::Class;
+use crate::class::Class;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::ListenAddresses;
+use strait_model::Hostname;
+use strait_model::mesh_config::HostSharing;
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::proxyless::{self, CallMatch};
+use strait_rules::traffic::route::{HttpRule, MESH};
+use strait_rules::traffic::virtual_services::RoutedService;
 
 /// Who makes requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::xds::generate) enum RouteCaller {
+pub(crate) enum RouteCaller {
     /// A workload with a sidecar.
     Sidecar,
     /// gRPC's own library.
@@ -24,22 +24,22 @@ pub(in crate::xds::generate) enum RouteCaller {
 }
 
 /// The objects that want a host, and what becomes of each.
-pub(in crate::xds::generate) struct Contenders<'a> {
+pub(crate) struct Contenders<'a> {
     class: &'a Class,
     port: u16,
     caller: RouteCaller,
     /// The one that has it.
-    pub(in crate::xds::generate) winner: Option<&'a Arc<RoutedService>>,
+    pub(crate) winner: Option<&'a Arc<RoutedService>>,
     /// Of each route that it gives the place of its rule.
-    pub(in crate::xds::generate) places: Vec<usize>,
+    pub(crate) places: Vec<usize>,
     /// Where others share the host with it, the object and the rule of each route of all of them, in the order of routes.
-    pub(in crate::xds::generate) shared: Vec<(&'a Arc<RoutedService>, &'a HttpRule)>,
+    pub(crate) shared: Vec<(&'a Arc<RoutedService>, &'a HttpRule)>,
     /// The others, each with the reason.
-    pub(in crate::xds::generate) others: Vec<(&'a Arc<RoutedService>, String)>,
+    pub(crate) others: Vec<(&'a Arc<RoutedService>, String)>,
 }
 
 /// The objects that want a host at a port, in the order in which such a proxy's routes are looked for.
-pub(in crate::xds::generate) fn contenders<'a>(
+pub(crate) fn contenders<'a>(
     context: &'a PushContext,
     class: &'a Class,
     (host, port, caller): (&Hostname, u16, RouteCaller),
@@ -123,7 +123,7 @@ pub(in crate::xds::generate) fn contenders<'a>(
 }
 
 /// Why an object says nothing of a host that another has.
-pub(in crate::xds::generate) fn belongs_to(host: &Hostname, winner: &RoutedService) -> String {
+pub(crate) fn belongs_to(host: &Hostname, winner: &RoutedService) -> String {
     let of = &winner.http.origin;
     let (kind, namespace, name) = (of.kind.in_objects(), &of.namespace, &of.name);
     format!("{host} belongs to {kind} {namespace}/{name} for this proxy")
@@ -131,9 +131,9 @@ pub(in crate::xds::generate) fn belongs_to(host: &Hostname, winner: &RoutedServi
 
 impl Contenders<'_> {
     /// Why no route was made of a rule that the winner has.
-    pub(in crate::xds::generate) fn reason_against(&self, rule: &HttpRule) -> String {
+    pub(crate) fn reason_against(&self, rule: &HttpRule) -> String {
         let Class { namespace, selection, .. } = self.class;
-        let reason = |one: &crate::traffic::route::RequestMatch| {
+        let reason = |one: &strait_rules::traffic::route::RequestMatch| {
             if let Some(port) = one.port.filter(|port| *port != self.port) {
                 return Some(format!("it is for port {port}"));
             }

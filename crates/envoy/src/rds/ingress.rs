@@ -9,23 +9,23 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
-use strait_proto::envoy::envoy::config::route::v3 as route;
-use strait_proto::envoy::envoy::config::route::v3::virtual_host::TlsRequirementType;
 
 use super::base::field;
 use super::lists::{RouteEntrance, RouteList, RouteLists, list};
 use super::{ANSWER_BYTES_MAX, bool_value, counting, is_domain};
-use crate::lock::lock;
-use crate::push::ingress::IngressOutline;
-use crate::traffic::HostPattern;
-use crate::traffic::gateway::ServerProtocol;
-use crate::traffic::gateways::{GatewayPort, PlacedServer};
-use crate::traffic::route::HttpRule;
-use crate::traffic::virtual_services::RoutedService;
-use crate::xds::body::ResourceBody;
-use crate::xds::generate::chunks::{Chunks, FragmentChunk, digest};
-use crate::xds::generate::class::Class;
-use crate::xds::resource::Resource;
+use crate::chunks::{Chunks, FragmentChunk, digest};
+use crate::class::Class;
+use strait_base::lock::lock;
+use strait_mesh::push::ingress::IngressOutline;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::config::route::v3::virtual_host::TlsRequirementType;
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::gateway::ServerProtocol;
+use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_rules::traffic::route::HttpRule;
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_xds::body::ResourceBody;
+use strait_xds::resource::Resource;
 
 /// What the routes of a router were last made of, by their names. The cache lets go of what nobody holds; of what is held here
 /// an edit of one rule, whenever it comes, makes that rule's routes alone.
@@ -34,13 +34,13 @@ pub struct HeldRoutes(Mutex<BTreeMap<Arc<str>, RouteParts>>);
 
 impl HeldRoutes {
     /// Holds what routes of that name were made of, in the place of what they were made of before.
-    pub(in crate::xds::generate) fn hold(&self, name: &str, parts: RouteParts) {
+    pub(crate) fn hold(&self, name: &str, parts: RouteParts) {
         let mut all = lock(&self.0);
         drop(all.insert(name.into(), parts));
     }
 
     /// Lets go of what the routes of these names were made of.
-    pub(in crate::xds) fn let_go(&self, names: &[Arc<str>]) {
+    pub fn let_go(&self, names: &[Arc<str>]) {
         let mut all = lock(&self.0);
         names.iter().for_each(|name| drop(all.remove(name)));
     }
@@ -48,7 +48,7 @@ impl HeldRoutes {
 
 /// What routes are made of.
 #[derive(Debug)]
-pub(in crate::xds::generate) struct RouteParts {
+pub(crate) struct RouteParts {
     _lists: Box<[Arc<RouteList>]>,
     _chunks: Arc<[Arc<FragmentChunk>]>,
 }
@@ -113,7 +113,7 @@ impl PlannedHost<'_, '_> {
 
 /// The routes of that name, which servers of a port share. Its virtual hosts are in chunks, which are found as they were
 /// where nothing differs.
-pub(in crate::xds::generate) fn of_servers(
+pub(crate) fn of_servers(
     ingress: &IngressOutline<'_>,
     class: &Class,
     name: &str,
@@ -150,7 +150,7 @@ pub(in crate::xds::generate) fn of_servers(
 }
 
 /// Of a virtual host of these servers' routes, the object and the rule of each route, in their order.
-pub(in crate::xds::generate) fn rules_at<'a>(
+pub(crate) fn rules_at<'a>(
     ingress: &IngressOutline<'a>,
     class: &Class,
     virtual_host: &str,

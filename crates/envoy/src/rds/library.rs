@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::config::route::v3 as route;
-
 use super::super::lds::everything;
 use super::rules::{FAULT, RuleInputs, RuleRoute, header, route_of};
 use super::text::regex;
-use crate::codes;
-use crate::traffic::proxyless::{self, CallMatch};
-use crate::traffic::re2;
-use crate::traffic::route::{
+use strait_base::codes;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_rules::traffic::proxyless::{self, CallMatch};
+use strait_rules::traffic::re2;
+use strait_rules::traffic::route::{
     HttpRoutes, HttpRule, PathMatch, RareConditions, RequestMatch, TextMatch,
 };
 

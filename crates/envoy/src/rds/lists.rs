@@ -8,24 +8,24 @@ use bytes::Bytes;
 
 use super::library;
 use super::rules::{self, RuleInputs};
-use crate::aggregate::MergedService;
-use crate::mesh::{HostSharing, RetryRule};
-use crate::model::{ClusterId, Hostname, Namespace, Protocol};
-use crate::push::PushContext;
-use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::policy::{Algorithm, HashKey};
-use crate::traffic::proxyless::hashed;
-use crate::traffic::route::{Destination, MESH, SourceMatch};
-use crate::traffic::virtual_services::RoutedService;
-use crate::traffic::{HostPattern, Selection};
-use crate::xds::generate::cache_table::{CacheTable, CacheValue};
-use crate::xds::generate::chunks::digest;
-use crate::xds::generate::class::Class;
-use crate::xds::generate::lds::route_to;
+use crate::cache_table::{CacheTable, CacheValue};
+use crate::chunks::digest;
+use crate::class::Class;
+use crate::lds::route_to;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_model::mesh_config::{HostSharing, RetryRule};
+use strait_model::{ClusterId, Hostname, Namespace, Protocol};
+use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::policy::{Algorithm, HashKey};
+use strait_rules::traffic::proxyless::hashed;
+use strait_rules::traffic::route::{Destination, MESH, SourceMatch};
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::{HostPattern, Selection};
 
 /// Routes of an object for a port, as fields of a virtual host.
 #[derive(Debug)]
-pub(in crate::xds::generate) struct RouteList {
+pub(crate) struct RouteList {
     /// None where no rule is for such a proxy.
     pub(super) bytes: Bytes,
     /// Of the bytes.
@@ -42,7 +42,7 @@ impl CacheValue for Arc<RouteList> {
 
 /// An object, the port, and what of a proxy matters for its rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::xds::generate) struct RouteListKey {
+pub(crate) struct RouteListKey {
     object: (Namespace, Arc<str>),
     /// The gateway, unless it is for sidecars.
     gateway: Option<Arc<str>>,
@@ -73,7 +73,7 @@ pub(super) struct RouteEntrance<'a> {
 
 /// What routes were made of.
 #[derive(Debug, Clone)]
-pub(in crate::xds::generate) struct RouteListInputs {
+pub(crate) struct RouteListInputs {
     routed: Arc<RoutedService>,
     /// Of each destination that is another name of a service, which service that is; nothing where there are no such names.
     targets: Box<[Option<Hostname>]>,
@@ -96,8 +96,7 @@ impl PartialEq for RouteListInputs {
 }
 
 /// Lists of routes by what they are made of.
-pub(in crate::xds::generate) type RouteLists =
-    CacheTable<RouteListKey, RouteListInputs, Arc<RouteList>>;
+pub(crate) type RouteLists = CacheTable<RouteListKey, RouteListInputs, Arc<RouteList>>;
 
 /// The routes of an object for proxies of a class at which requests come in there.
 pub(super) fn list(
@@ -181,7 +180,7 @@ pub(super) fn list(
 
 /// The port of a service that is called so, or where no name is given the one beside which there is no other, as proxies
 /// of the class see it. What is another name of a service may say it itself.
-pub(in crate::xds::generate) fn unnumbered_port(
+pub(crate) fn unnumbered_port(
     context: &PushContext,
     class: &Class,
     (host, name): (&Hostname, &str),
@@ -234,7 +233,7 @@ pub(super) fn of_service(
 }
 
 /// The routes of a service that gRPC's own library calls, as fields of a virtual host.
-pub(in crate::xds::generate) fn of_library(
+pub(crate) fn of_library(
     context: &PushContext,
     class: &Class,
     (hostname, port): (&Hostname, u16),
@@ -247,7 +246,7 @@ pub(in crate::xds::generate) fn of_library(
 }
 
 /// The only route to an upstream cluster, as such a field, where no rule for requests can be about it.
-pub(in crate::xds::generate) fn unruled(upstream: &str) -> Bytes {
+pub(crate) fn unruled(upstream: &str) -> Bytes {
     library::plain(route_to(upstream, None)).into()
 }
 

@@ -3,21 +3,21 @@
 use std::collections::BTreeSet;
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::route::v3 as route;
 
 use super::lists::{self, RouteLists};
 use super::{
     TrafficSettings, aliases, all_else, counting, ending, host_of_address, in_full, is_anothers,
     is_domain, merged_with, names_of, routed_ports, searched_domains, to_service,
 };
-use crate::aggregate::MergedService;
-use crate::model::Resolution;
-use crate::push::PushContext;
-use crate::push::addresses::ListenAddresses;
-use crate::xds::generate::class::Class;
+use crate::class::Class;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::ListenAddresses;
+use strait_model::Resolution;
+use strait_proto::envoy::envoy::config::route::v3 as route;
 
 /// The bytes of the route of a port for sidecars of a class with these addresses in a DNS domain.
-pub(in crate::xds::generate) fn route(
+pub(crate) fn route(
     context: &PushContext,
     addresses: &ListenAddresses,
     class: &Class,

@@ -3,39 +3,38 @@
 
 use std::collections::BTreeSet;
 
-use strait_proto::envoy::envoy::config::route::v3 as route;
-
 use super::lists::{self, RouteLists};
 use super::{
     TrafficSettings, aliases, counting, ending, for_all_else, host_of_address, in_full,
     is_anothers, is_domain, merged_with, names_of, refused, routed_ports, searched_domains,
     to_service,
 };
-use crate::aggregate::MergedService;
-use crate::model::{Hostname, Resolution};
-use crate::push::PushContext;
-use crate::push::addresses::proxied_addresses;
-use crate::xds::generate::class::Class;
-use crate::xds::generate::encode;
-use crate::xds::generate::lds::route_to;
-use crate::xds::names::port_number;
-use crate::xds::resource::Resource;
+use crate::class::Class;
+use crate::encode;
+use crate::lds::route_to;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::proxied_addresses;
+use strait_model::{Hostname, Resolution};
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_xds::names::port_number;
+use strait_xds::resource::Resource;
 
 /// What their names begin with.
 const NAME: &str = "http_proxy.";
 
 /// The name of the routes of a proxy's port.
-pub(in crate::xds::generate) fn proxy_route_name(port: u16) -> String {
+pub(crate) fn proxy_route_name(port: u16) -> String {
     format!("{NAME}{port}")
 }
 
 /// The port of the proxy whose routes are called so.
-pub(in crate::xds::generate) fn proxy_port(name: &str) -> Option<u16> {
+pub(crate) fn proxy_port(name: &str) -> Option<u16> {
     name.strip_prefix(NAME).and_then(port_number)
 }
 
 /// The routes of the proxy at `port` for clients of a class in a DNS domain, if they have such a proxy.
-pub(in crate::xds::generate) fn of_proxy(
+pub(crate) fn of_proxy(
     context: &PushContext,
     class: &Class,
     dns_domain: Option<&str>,

@@ -8,6 +8,13 @@ use std::time::Duration;
 
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, message, string};
+
+use super::super::lds::{RetryOn, bool_value, retries, route_to};
+use super::super::{any, duration};
+use super::claims;
+use super::text::{regex, string_match};
+use strait_model::mesh_config::RetryRule;
+use strait_model::{Hostname, Namespace};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::common::fault::v3 as common_fault;
@@ -17,27 +24,20 @@ use strait_proto::envoy::envoy::extensions::retry::priority::previous_priorities
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::v3::{FractionalPercent, fractional_percent};
 use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value};
-
-use super::super::lds::{RetryOn, bool_value, retries, route_to};
-use super::super::{any, duration};
-use super::claims;
-use super::text::{regex, string_match};
-use crate::mesh::RetryRule;
-use crate::model::{Hostname, Namespace};
-use crate::traffic::policy::HashKey;
-use crate::traffic::route::{
+use strait_rules::traffic::policy::HashKey;
+use strait_rules::traffic::route::{
     AbortStatus, CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRoutes, HttpRule,
     InjectedFault, MESH, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
     RequestMatch, TextMatch,
 };
-use crate::traffic::{Selection, re2};
-use crate::xds::names::OutboundName;
+use strait_rules::traffic::{Selection, re2};
+use strait_xds::names::OutboundName;
 
 /// An upstream cluster that never is: its share of requests gets a 500.
-pub(in crate::xds::generate) const NOWHERE: &str = "UnknownService";
+pub(crate) const NOWHERE: &str = "UnknownService";
 
 /// The filter that has requests fail or wait on purpose.
-pub(in crate::xds::generate) const FAULT: &str = "envoy.filters.http.fault";
+pub(crate) const FAULT: &str = "envoy.filters.http.fault";
 
 /// Field numbers of `VirtualHost` and `Route`.
 mod field {
@@ -47,12 +47,12 @@ mod field {
 
 /// What routes depend on besides their rules.
 #[derive(Clone, Copy)]
-pub(in crate::xds::generate) struct RuleInputs<'a> {
+pub(crate) struct RuleInputs<'a> {
     /// The proxy's namespace.
     pub(super) namespace: &'a Namespace,
     /// The selectors that select it.
     pub(super) selection: &'a Selection,
-    /// As which gateway it takes requests, [`crate::traffic::route::MESH`] for a sidecar.
+    /// As which gateway it takes requests, [`strait_rules::traffic::route::MESH`] for a sidecar.
     pub(super) gateway: &'a str,
     /// The port that clients mean.
     pub(super) port: u16,
@@ -120,10 +120,7 @@ impl RuleRoute {
 
 /// The routes of these rules for such a proxy, as fields of a virtual host: none where no rule is for it. And where among
 /// them the one stands that takes every request, which is the last, or they end.
-pub(in crate::xds::generate) fn encoded(
-    rules: &HttpRoutes,
-    inputs: RuleInputs<'_>,
-) -> (Vec<u8>, usize) {
+pub(crate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     let mut conditional = 0;
     for route in routes(rules, inputs) {

@@ -1,8 +1,7 @@
 //! Conditions on texts, as Envoy matches them.
 
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
-
-use crate::traffic::route::TextMatch;
+use strait_rules::traffic::route::TextMatch;
 
 /// `None` where it is asked only that there is one.
 pub(super) fn string_match(text: &TextMatch) -> Option<matcher::StringMatcher> {

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use super::lens::Lens;
-use crate::model::{Hostname, Namespace, Proxy, ProxyType};
-use crate::push::PushContext;
-use crate::traffic::Selection;
-use crate::traffic::envoy_filter::PatchPlace;
-use crate::traffic::telemetry::CallEnd;
-use crate::xds::generate::spans::{self, SpanReport};
+use crate::spans::{self, SpanReport};
+use strait_mesh::push::PushContext;
+use strait_model::{Hostname, Namespace, Proxy, ProxyType};
+use strait_rules::traffic::Selection;
+use strait_rules::traffic::envoy_filter::PatchPlace;
+use strait_rules::traffic::telemetry::CallEnd;
 
 impl Lens<'_> {
     /// Whether proxies of a namespace, selected so before and now, write other logs at one of these ends of calls, or send

@@ -1,8 +1,8 @@
 //! What is kept of one version for the next.
 
 use super::lens::Lens;
-use crate::xds::generate::cache::{Cache, Span};
-use crate::xds::generate::class::class_of;
+use crate::cache::{Cache, Span};
+use crate::class::class_of;
 
 impl Cache {
     /// Keeps what holds for `now` as it did `before`, as far as `lens` says so.

@@ -6,27 +6,27 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Hostname, Namespace, Protocol, Proxy, Service};
-use crate::push::PushContext;
-use crate::push::ingress::IngressOutline;
-use crate::push::proxy::{oldest_first, served_of};
-use crate::push::reach::{RuleDifference, definitions, same_before_ports};
-use crate::push::scope::{SeenChanges, Wildcard};
-use crate::push::subset::{SubsetFilter, subset_names};
-use crate::push::view::{Role, ViewDependencies, ViewKey};
-use crate::traffic::envoy_filter::PatchPlace;
-use crate::traffic::telemetry::CallEnd;
-use crate::traffic::{HostPattern, Traffic};
-use crate::xds::generate::cache::{BaseKey, Cache, Scopes, projected_namespace};
-use crate::xds::generate::cds::ClusterFormat;
-use crate::xds::generate::class::{Class, ListenerFormat};
-use crate::xds::generate::common::SharedResources;
-use crate::xds::generate::eds;
-use crate::xds::generate::library::LibraryConfig;
-use crate::xds::generate::rds;
-use crate::xds::names::{OutboundName, port_number};
-use crate::xds::resource::Resource;
+use crate::cache::{BaseKey, Cache, Scopes, projected_namespace};
+use crate::cds::ClusterFormat;
+use crate::class::{Class, ListenerFormat};
+use crate::common::SharedResources;
+use crate::library::LibraryConfig;
+use crate::{eds, rds};
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::ingress::IngressOutline;
+use strait_mesh::push::proxy::{oldest_first, served_of};
+use strait_mesh::push::reach::{RuleDifference, definitions, same_before_ports};
+use strait_mesh::push::scope::SeenChanges;
+use strait_mesh::push::subset::{SubsetFilter, subset_names};
+use strait_mesh::push::view::{Role, ViewDependencies, ViewKey};
+use strait_model::dirty::Wildcard;
+use strait_model::{ClusterId, Hostname, Namespace, Protocol, Proxy, Service};
+use strait_rules::traffic::envoy_filter::PatchPlace;
+use strait_rules::traffic::telemetry::CallEnd;
+use strait_rules::traffic::{HostPattern, Traffic};
+use strait_xds::names::{OutboundName, port_number};
+use strait_xds::resource::Resource;
 
 /// Two versions of the mesh, and what differs between them.
 pub(super) struct Lens<'a> {

@@ -18,31 +18,37 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
-use crate::fixtures::{
-    endpoint, host, kind_settings, labels, member, named_endpoint, port, removed, rounds, service,
-    settings, shard, sidecar, workload,
+use crate::class::{Class, class_of};
+use crate::common::SharedResources;
+use crate::{HeldRoutes, ProxyConfig, nds, rds};
+use strait_base::testing::rounds;
+use strait_mesh::push::context::FixedSettings;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::push::interest::{Changes, Dep, Interest, Subscription};
+use strait_mesh::push::reach::reach;
+use strait_mesh::push::scope::{around, is_looked_at, same_access};
+use strait_mesh::push::view::Role;
+use strait_mesh::testing::settings;
+use strait_model::dirty::Wildcards;
+use strait_model::mesh_config::MeshConfig;
+use strait_model::registry::{
+    Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
-use crate::mesh::MeshConfig;
-use crate::model::{
+use strait_model::testing::{
+    endpoint, host, labels, member, named_endpoint, port, removed, service, shard, sidecar,
+    workload,
+};
+use strait_model::{
     ByName, Collection, Definition, Endpoint, ExportTo, GATEWAY_API, GrpcLibrary, Health,
     INGRESS_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, Interception, IstioFilter, KnownCluster,
     KnownClusters, Mode, NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution, TargetPort,
     TlsMode, WorkloadKey,
 };
-use crate::push::context::FixedSettings;
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::push::interest::{Changes, Dep, Interest, Subscription};
-use crate::push::reach::reach;
-use crate::push::scope::{Wildcards, around, is_looked_at, same_access};
-use crate::push::view::Role;
-use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
-use crate::traffic::TrafficIndex;
-use crate::xds::generate::class::{Class, class_of};
-use crate::xds::generate::common::SharedResources;
-use crate::xds::generate::{HeldRoutes, ProxyConfig, nds, rds};
-use crate::xds::names::OutboundName;
-use crate::xds::resource::{ResourceSource, ResourceType, Version};
+use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::TrafficIndex;
+use strait_xds::names::OutboundName;
+use strait_xds::resource::{ResourceSource, ResourceType, Version};
 
 const CLUSTERS: [&str; 3] = ["east", "west", "north"];
 const NAMESPACES: [&str; 3] = ["shop", "pay", "web"];
@@ -169,12 +175,6 @@ fn some_service(random: &mut StdRng, name: &str) -> (Service, Vec<Endpoint>) {
                 vec![format!("10.1.0.{}", random.random_range(1..5)).parse().expect("an address")];
             one.pair(endpoints)
         }
-    }
-}
-
-impl Service {
-    fn pair(self, endpoints: Vec<Endpoint>) -> (Self, Vec<Endpoint>) {
-        (self, endpoints)
     }
 }
 

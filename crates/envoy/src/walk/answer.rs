@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::model::ClusterId;
-use crate::push::PushContext;
-use crate::traffic::HostPattern;
-use crate::traffic::route::{RouteOrigin, RulePlace, TcpRule};
-use crate::traffic::virtual_services::RoutedService;
+use strait_mesh::push::PushContext;
+use strait_model::ClusterId;
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::route::{RouteOrigin, RulePlace, TcpRule};
+use strait_rules::traffic::virtual_services::RoutedService;
 
 /// What is to be said of a rule that comes too late.
 pub(super) const BEHIND: &str = "it fits as well, and stands behind the rule that decides";

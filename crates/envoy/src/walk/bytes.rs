@@ -1,13 +1,12 @@
 //! Which rule leads a connection at a router, and which don't.
 
 use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name};
-use crate::push::ingress::IngressOutline;
-use crate::traffic::HostPattern;
-use crate::traffic::gateway::ServerProtocol;
-use crate::traffic::gateways::{GatewayPort, PlacedServer};
-use crate::traffic::selection::Selection;
-use crate::xds::generate::ingress::bytes::{BytesMisfit, BytesRule};
-use crate::xds::generate::ingress::tls_chain_name;
+use crate::ingress::tls_chain_name;
+use strait_mesh::push::ingress::{BytesMisfit, BytesRule, IngressOutline};
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::gateway::ServerProtocol;
+use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_rules::traffic::selection::Selection;
 
 /// The chain of bytes in plain text.
 const PLAIN_CHAIN: &str = "tcp";

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name, lost_object};
-use crate::model::{Hostname, Port};
-use crate::traffic::HostPattern;
-use crate::traffic::route::{ConnectionMatch, MESH};
-use crate::traffic::virtual_services::RoutedService;
-use crate::xds::generate::class::Class;
-use crate::xds::generate::lds::{ConnectionRules, RuledWay, TakenConnections, WayMisfit};
-use crate::xds::generate::rds::belongs_to;
+use crate::class::Class;
+use crate::lds::{ConnectionRules, RuledWay, TakenConnections, WayMisfit};
+use crate::rds::belongs_to;
+use strait_model::{Hostname, Port};
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::route::{ConnectionMatch, MESH};
+use strait_rules::traffic::virtual_services::RoutedService;
 
 /// A connection to a port of a service, at a listener that takes it.
 pub(super) struct ConnectionOfWorkload<'a> {

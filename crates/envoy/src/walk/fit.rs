@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use regex::bytes::RegexBuilder;
+
+use super::ProbedRequest;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
-
-use super::ProbedRequest;
 
 /// A connection that a listener gets.
 pub(super) struct ArrivingConnection<'a> {

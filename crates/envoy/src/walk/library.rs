@@ -1,17 +1,16 @@
 //! Which way a call goes that gRPC's own library makes: from the name that it dials to routes, upstream clusters and endpoints,
 //! as it is given them one by one. (docs/guide/grpc.md, "Routes".)
 
-use strait_proto::envoy::envoy::config::core::v3::data_source::Specifier;
-use strait_proto::envoy::envoy::config::route::v3 as route;
-
 use super::fit::misfit;
 use super::{ProbedRequest, RequestWalk, decoded, notes};
-use crate::traffic::proxyless;
-use crate::traffic::route::HttpRule;
-use crate::xds::generate::ProxyConfig;
-use crate::xds::generate::library::LibraryConfig;
-use crate::xds::generate::rds::{self, RouteCaller};
-use crate::xds::names::OutboundName;
+use crate::ProxyConfig;
+use crate::library::LibraryConfig;
+use crate::rds::{self, RouteCaller};
+use strait_proto::envoy::envoy::config::core::v3::data_source::Specifier;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_rules::traffic::proxyless;
+use strait_rules::traffic::route::HttpRule;
+use strait_xds::names::OutboundName;
 
 impl ProxyConfig<'_> {
     /// The way of a call.

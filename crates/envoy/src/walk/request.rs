@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use strait_model::mesh_config::PathNormalization;
 use strait_proto::envoy::envoy::config::route::v3 as route;
-
-use crate::mesh::PathNormalization;
 
 /// A request as a workload sends it.
 #[derive(Debug, Clone, Default)]

@@ -1,11 +1,11 @@
 //! What a chain that ends TLS needs: of the proxy, and of who connects.
 
 use prost::Message;
+
+use super::answer::RequestWalk;
 use strait_proto::envoy::envoy::config::core::v3::transport_socket::ConfigType;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
-
-use super::answer::RequestWalk;
 
 /// Notes which credentials the chain needs, and whether the client has to show a certificate, unless it is one of the mesh.
 pub(super) fn note(chain: &listener::FilterChain, is_of_mesh: bool, walk: &mut RequestWalk) {

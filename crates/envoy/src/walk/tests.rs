@@ -1,12 +1,12 @@
 //! What fits a connection or a request, and what a request is, by values.
 
 use serde_json::{Value, json};
-use strait_proto::envoy::envoy::config::listener::v3 as listener;
-use strait_proto::envoy::envoy::config::route::v3 as route;
-use strait_proto::json::from_json;
 
 use super::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
 use super::*;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::json::from_json;
 
 fn of<M: Message + Default>(kind: &str, value: &Value) -> M {
     M::decode(&*from_json(kind, value).expect("a message")).expect("a message")

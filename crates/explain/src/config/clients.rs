@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::aggregate::MergedService;
-use crate::model::{ExportTo, Hostname, Namespace, Protocol, Proxy, ProxyType, Resolution};
-use crate::push::PushContext;
-use crate::push::ingress::IngressOutline;
-use crate::push::proxy::{east_west_port, served_in};
-use crate::traffic::{HostPattern, Selection};
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::ingress::IngressOutline;
+use strait_mesh::push::proxy::{east_west_port, served_in};
+use strait_model::{ExportTo, Hostname, Namespace, Protocol, Proxy, ProxyType, Resolution};
+use strait_rules::traffic::{HostPattern, Selection};
 
 /// Namespaces of clients. The empty one stands for all that no rule tells apart.
 pub(super) type Audience = BTreeSet<Namespace>;
@@ -124,7 +124,7 @@ pub(super) fn all_seen<'a>(
 }
 
 /// The ports of a service that are proxied: none of what is another name of a service.
-pub(super) fn proxied(service: &MergedService) -> impl Iterator<Item = &crate::model::Port> {
+pub(super) fn proxied(service: &MergedService) -> impl Iterator<Item = &strait_model::Port> {
     let is_alias = matches!(service.primary.resolution, Resolution::Alias(_));
     service.ports().filter(move |port| !is_alias && port.protocol != Protocol::Udp)
 }

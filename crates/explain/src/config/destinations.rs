@@ -8,13 +8,13 @@ use super::ConfigView;
 use super::clients::{Audience, of_clients, proxied, seen};
 use super::objects::pointer;
 use super::routes::asked;
-use crate::aggregate::MergedService;
-use crate::codes::{self, Code};
-use crate::model::{Namespace, Protocol, Resolution};
-use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::kept_subsets::KEPT_FOR;
-use crate::traffic::route::{Destination, HttpRule};
-use crate::traffic::{Reason, Selection};
+use strait_base::codes::{self, Code};
+use strait_mesh::aggregate::MergedService;
+use strait_model::{Namespace, Protocol, Resolution};
+use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::kept_subsets::KEPT_FOR;
+use strait_rules::traffic::route::{Destination, HttpRule};
+use strait_rules::traffic::{Reason, Selection};
 
 impl ConfigView<'_> {
     /// What is wrong with where a rule for requests leads.

@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::clients::seen;
 use super::objects::items;
 use super::{ConfigView, Finding, state_of};
-use crate::codes;
-use crate::explain::standing::{ConfigReason, ConfigState, ObjectStanding};
-use crate::model::{Hostname, ISTIO_NETWORKING, ObjectKey, WorkloadKey};
+use crate::standing::{ConfigReason, ConfigState, ObjectStanding};
+use strait_base::codes;
+use strait_model::{Hostname, ISTIO_NETWORKING, ObjectKey, WorkloadKey};
 
 impl ConfigView<'_> {
     /// What becomes of an entry; `None` of another object.
@@ -59,7 +59,7 @@ impl ConfigView<'_> {
     ) -> (ConfigState, bool) {
         let hosts = items(object, "/spec/hosts").iter().filter_map(Value::as_str);
         let hosts: Vec<String> = hosts.map(str::to_ascii_lowercase).collect();
-        let is_of = |host: &String, namespace: &crate::model::Namespace| {
+        let is_of = |host: &String, namespace: &strait_model::Namespace| {
             seen(self.context, host, namespace).is_some_and(|service| {
                 service
                     .by_cluster

@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use super::clients::Audience;
 use super::{ConfigView, Finding};
-use crate::codes;
-use crate::mesh::GatewayScope;
-use crate::model::{
+use strait_base::codes;
+use strait_mesh::push::ingress::own_port;
+use strait_mesh::push::proxy::{east_west_port, served_in, served_of};
+use strait_model::mesh_config::GatewayScope;
+use strait_model::{
     ClusterId, Labels, Namespace, Protocol, Proxy, ProxyType, is_privileged, labels_match,
 };
-use crate::push::ingress::own_port;
-use crate::push::proxy::{east_west_port, served_in, served_of};
-use crate::traffic::Reason;
-use crate::traffic::gateway::{Gateway, GatewayServer, ServerProtocol, TlsClients};
-use crate::traffic::route::RequestMatch;
-use crate::traffic::selection::RuleSelector;
-use crate::traffic::virtual_service::VirtualService;
+use strait_rules::traffic::Reason;
+use strait_rules::traffic::gateway::{Gateway, GatewayServer, ServerProtocol, TlsClients};
+use strait_rules::traffic::route::RequestMatch;
+use strait_rules::traffic::selection::RuleSelector;
+use strait_rules::traffic::virtual_service::VirtualService;
 
 /// A credential that a router has asked for by name, and that it can't be given.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::clients::Audience;
 use super::{ConfigView, Finding};
-use crate::codes;
-use crate::explain::standing::ObjectStanding;
-use crate::model::{Hostname, IngressStatus, Namespace, Resolution};
-use crate::traffic::gateway::Gateway;
-use crate::traffic::ingress::{INGRESS_CONTROLLER, Ingress, IngressClass};
-use crate::traffic::ingresses::taken_paths;
-use crate::traffic::route::RouteOrigin;
-use crate::traffic::{HostPattern, Reason, TrafficObject};
+use crate::standing::ObjectStanding;
+use strait_base::codes;
+use strait_model::{Hostname, IngressStatus, Namespace, Resolution};
+use strait_rules::traffic::gateway::Gateway;
+use strait_rules::traffic::ingress::{INGRESS_CONTROLLER, Ingress, IngressClass};
+use strait_rules::traffic::ingresses::taken_paths;
+use strait_rules::traffic::route::RouteOrigin;
+use strait_rules::traffic::{HostPattern, Reason, TrafficObject};
 
 impl ConfigView<'_> {
     /// An Ingress is in force for the routers that serve Ingresses.

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use super::ConfigView;
 use super::clients::{all_seen, proxied};
-use crate::codes;
-use crate::model::{Port, Protocol, Proxy};
-use crate::traffic::destination_rule::{DestinationRule, RuleClient};
-use crate::traffic::policy::PolicyGroups;
-use crate::traffic::proxyless::{self, CallMatch};
-use crate::traffic::route::HttpRule;
-use crate::traffic::virtual_services::RoutedService;
-use crate::traffic::{HostPattern, Reason};
+use strait_base::codes;
+use strait_model::{Port, Protocol, Proxy};
+use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
+use strait_rules::traffic::policy::PolicyGroups;
+use strait_rules::traffic::proxyless::{self, CallMatch};
+use strait_rules::traffic::route::HttpRule;
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::{HostPattern, Reason};
 
 /// Whether calls of gRPC may be made to a port.
 fn may_be_called(port: &Port) -> bool {

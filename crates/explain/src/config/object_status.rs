@@ -2,8 +2,8 @@
 
 use super::route_status::shortened;
 use super::{ConfigQuery, ConfigView};
-use crate::explain::standing::{ConfigState, ObjectStanding};
-use crate::model::{
+use crate::standing::{ConfigState, ObjectStanding};
+use strait_model::{
     ISTIO_NETWORKING, ISTIO_SECURITY, ISTIO_TELEMETRY, ObjectKey, ObjectStatus, StatusCondition,
 };
 
@@ -60,8 +60,8 @@ fn conditions(state: &ConfigState) -> [StatusCondition; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codes;
-    use crate::explain::standing::ConfigReason;
+    use crate::standing::ConfigReason;
+    use strait_base::codes;
 
     fn message_of(kind: &str, state: ObjectStanding) -> String {
         let reason = ConfigReason::new(&codes::TRAFFIC_MALFORMED, "spec.http", "no list");

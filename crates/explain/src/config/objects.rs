@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, Namespace, ObjectKey};
-use crate::traffic::HostPattern;
+use strait_model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, Namespace, ObjectKey};
+use strait_rules::traffic::HostPattern;
 
 /// Groups whose objects are about the mesh, be they followed or not.
 const OF_MESH: [&str; 5] =

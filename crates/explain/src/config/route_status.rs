@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{ConfigView, Finding};
-use crate::codes::{self, Code};
-use crate::model::{GATEWAY_API, ObjectKey, RouteParentStatus, RouteStatus, StatusCondition};
-use crate::traffic::gateway_route::{ParentService, ServiceKind};
-use crate::traffic::{HostPattern, Reason, TrafficObject, TrafficReport};
+use strait_base::codes::{self, Code};
+use strait_model::{GATEWAY_API, ObjectKey, RouteParentStatus, RouteStatus, StatusCondition};
+use strait_rules::traffic::gateway_route::{ParentService, ServiceKind};
+use strait_rules::traffic::{HostPattern, Reason, TrafficObject, TrafficReport};
 
 /// How long a message may be, in bytes; an API server takes 32 KiB.
 const MESSAGE_MAX: usize = 2048;

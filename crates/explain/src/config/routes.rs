@@ -8,16 +8,16 @@ use serde_json::Value;
 use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied, seen};
 use super::objects::HostPaths;
 use super::{ConfigView, Finding};
-use crate::aggregate::MergedService;
-use crate::codes;
-use crate::explain::standing::ObjectStanding;
-use crate::mesh::HostSharing;
-use crate::model::{GATEWAY_API, Namespace, Port, Protocol};
-use crate::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
-use crate::traffic::route::{Destination, MESH};
-use crate::traffic::virtual_service::VirtualService;
-use crate::traffic::virtual_services::RoutedService;
-use crate::traffic::{HostPattern, Reason, Selection, TrafficObject};
+use crate::standing::ObjectStanding;
+use strait_base::codes;
+use strait_mesh::aggregate::MergedService;
+use strait_model::mesh_config::HostSharing;
+use strait_model::{GATEWAY_API, Namespace, Port, Protocol};
+use strait_rules::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
+use strait_rules::traffic::route::{Destination, MESH};
+use strait_rules::traffic::virtual_service::VirtualService;
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::{HostPattern, Reason, Selection, TrafficObject};
 
 /// The port on which requests find hosts that no service is.
 const PLAIN_PORT: u16 = 80;
@@ -344,7 +344,7 @@ impl ConfigView<'_> {
         special
             .extend(self.context.private.get(host).into_iter().flat_map(|all| all.keys()).cloned());
         if let Some(service) = self.context.services.get(host)
-            && let crate::model::ExportTo::Namespaces(named) = &service.primary.export_to
+            && let strait_model::ExportTo::Namespaces(named) = &service.primary.export_to
         {
             special.extend(named.iter().cloned());
         }
@@ -353,7 +353,7 @@ impl ConfigView<'_> {
 
     /// A VirtualService whose rules hold in the place of others.
     fn delegate(&self, service: &VirtualService, object: &Value) -> Finding {
-        let key = crate::model::WorkloadKey {
+        let key = strait_model::WorkloadKey {
             namespace: service.meta.namespace.clone(),
             name: Arc::clone(&service.meta.name),
         };
@@ -569,7 +569,7 @@ fn plain_port() -> Port {
         name: Arc::default(),
         number: PLAIN_PORT,
         protocol: Protocol::Http,
-        target: crate::model::TargetPort::Number(PLAIN_PORT),
+        target: strait_model::TargetPort::Number(PLAIN_PORT),
     }
 }
 

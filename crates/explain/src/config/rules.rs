@@ -10,16 +10,16 @@ use super::clients::{
 };
 use super::objects::{SubsetPaths, port_path};
 use super::{ConfigView, Finding};
-use crate::aggregate::MergedService;
-use crate::codes;
-use crate::explain::standing::ObjectStanding;
-use crate::model::{ExportTo, Hostname, Namespace, Resolution};
-use crate::push::subset::SubsetFilter;
-use crate::push::view::is_exported;
-use crate::traffic::destination_rule::{DestinationRule, RuleClient};
-use crate::traffic::object::ObjectMeta;
-use crate::traffic::policy::TrafficPolicy;
-use crate::traffic::{HostPattern, Reason, Selection, TrafficObject};
+use crate::standing::ObjectStanding;
+use strait_base::codes;
+use strait_mesh::aggregate::MergedService;
+use strait_mesh::push::subset::SubsetFilter;
+use strait_mesh::push::view::is_exported;
+use strait_model::{ExportTo, Hostname, Namespace, Resolution};
+use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
+use strait_rules::traffic::object::ObjectMeta;
+use strait_rules::traffic::policy::TrafficPolicy;
+use strait_rules::traffic::{HostPattern, Reason, Selection, TrafficObject};
 
 impl ConfigView<'_> {
     pub(super) fn destination_rule(&self, rule: &DestinationRule, object: &Value) -> Finding {

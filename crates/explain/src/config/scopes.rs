@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::{ConfigView, Finding};
-use crate::access::PeerMode;
-use crate::codes;
-use crate::explain::standing::ObjectStanding;
-use crate::model::{Interception, Labels, Namespace, Proxy, ProxyType, is_privileged};
-use crate::push::authorizers::AuthorizerFault;
-use crate::traffic::Reason;
-use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::envoy_filter::{EnvoyFilter, PatchPlace};
-use crate::traffic::proxy_config::SidecarDefaults;
-use crate::traffic::proxy_configs;
-use crate::traffic::sidecar::{Sidecar, SidecarIngress};
-use crate::traffic::telemetry::Telemetry;
+use crate::standing::ObjectStanding;
+use strait_base::codes;
+use strait_mesh::push::authorizers::AuthorizerFault;
+use strait_model::{Interception, Labels, Namespace, Proxy, ProxyType, is_privileged};
+use strait_rules::access::PeerMode;
+use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::envoy_filter::{EnvoyFilter, PatchPlace};
+use strait_rules::traffic::proxy_config::SidecarDefaults;
+use strait_rules::traffic::sidecar::{Sidecar, SidecarIngress};
+use strait_rules::traffic::telemetry::Telemetry;
+use strait_rules::traffic::{Reason, proxy_configs};
 
 impl ConfigView<'_> {
     /// A Sidecar is in force for those who follow it.

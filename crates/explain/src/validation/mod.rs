@@ -1,6 +1,6 @@
 //! Says of objects of the mesh's configuration, before an API server stores them, what would become of them.
 //!
-//! Judges by what judges stored objects ([`crate::explain::ConfigTrials`]), and puts its answer into the words of
+//! Judges by what judges stored objects ([`crate::ConfigTrials`]), and puts its answer into the words of
 //! `admission.k8s.io/v1`. What can't be read is refused; what has no effect in part, or names what isn't there (yet), is
 //! stored with warnings. Whatever it doesn't know, and whatever is to be deleted, may be.
 
@@ -13,9 +13,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 pub use self::counts::{ValidationCounts, ValidationResult};
-use crate::access::PolicyErrors;
-use crate::explain::{ConfigReports, ConfigTrials};
-use crate::push::PushContext;
+use crate::{ConfigReports, ConfigTrials};
+use strait_mesh::push::PushContext;
+use strait_rules::access::PolicyErrors;
 
 /// Answers API servers.
 pub struct Validator {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::counts::ValidationResult;
-use crate::admission;
-use crate::explain::{ConfigReason, ObjectVerdict};
+use crate::{ConfigReason, ObjectVerdict};
+use strait_base::admission;
 
 /// How many warnings an answer has, how long each may be, and all together, in bytes: an API server cuts warnings that
 /// are longer than 256 characters, and drops what goes beyond 4,096.
@@ -135,7 +135,7 @@ fn cut(text: &str, bytes_max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::{ConfigState, ObjectStanding};
+    use crate::{ConfigState, ObjectStanding};
 
     fn review(operation: &str, object: Value, old: Value) -> String {
         json!({

@@ -1,5 +1,5 @@
 use super::*;
-use crate::identity::testing::{Ca, id};
+use crate::testing::{Ca, id};
 
 fn now() -> SystemTime {
     SystemTime::now()

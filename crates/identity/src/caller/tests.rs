@@ -1,6 +1,6 @@
 use super::*;
-use crate::identity::testing::{Ca, id};
-use crate::identity::token::tests::Signer;
+use crate::testing::{Ca, id};
+use crate::token_signer::Signer;
 
 /// Takes every token, as that of account `web`, or refuses all.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::identity::testing::Ca;
-use crate::identity::{RootEvidence, RootLack, RootLedger, RootRecord, RootWitness};
-use crate::model::RootBundle;
+use crate::testing::Ca;
+use crate::{RootEvidence, RootLack, RootLedger, RootRecord, RootWitness};
+use strait_model::RootBundle;
 
 /// The CA of a mesh whose workloads are given `roots`, and what is known of these.
 struct Mesh {

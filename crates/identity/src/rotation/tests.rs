@@ -1,9 +1,8 @@
 use std::fs;
 
 use super::*;
-use crate::identity::authority;
-use crate::identity::testing::{Ca, Pair, client, handshake, id, no_names};
-use crate::identity::{RootLack, RootLedger, RootRecord, RootStep, RootWitness};
+use crate::testing::{Ca, Pair, client, handshake, id, no_names};
+use crate::{RootLack, RootLedger, RootRecord, RootStep, RootWitness, authority};
 
 const FAST: Duration = Duration::from_millis(5);
 

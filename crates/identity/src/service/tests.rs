@@ -2,17 +2,17 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use rcgen::{CertificateParams, KeyPair};
-use strait_proto::envoy::google::protobuf::{Struct, Value};
 
 use super::*;
-use crate::identity::authority::LIFETIME_MAX;
-use crate::identity::caller::{CallerAnswer, CallerRegistry, TokenProof};
-use crate::identity::testing::{Ca, id, no_names};
-use crate::identity::tls::ClientCertificates;
-use crate::identity::{
+use crate::authority::LIFETIME_MAX;
+use crate::caller::{CallerAnswer, CallerRegistry, TokenProof};
+use crate::testing::{Ca, id, no_names};
+use crate::tls::ClientCertificates;
+use crate::{
     AuthorityFrom, CertificateSettings, RootEvidence, Serving, SpiffeId, TrustRoots, rotation,
 };
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_proto::envoy::google::protobuf::{Struct, Value};
 
 /// Knows that clusters `east` and `west` run pods of account `web`, that calls may name the first `alias`, and nobody by
 /// a token.
@@ -95,7 +95,7 @@ async fn a_caller_gets_a_certificate_for_itself_with_the_roots_last() {
     let cert_chain = answer.into_inner().cert_chain;
     let [leaf, roots] = &cert_chain[..] else { panic!("{} elements", cert_chain.len()) };
     let roots = TrustRoots::from_pem(roots.as_bytes(), "answer", SystemTime::now()).expect("roots");
-    let leaf = crate::identity::pem::certificates(leaf.as_bytes(), "answer").expect("a leaf");
+    let leaf = crate::pem::certificates(leaf.as_bytes(), "answer").expect("a leaf");
     let peer = roots.authenticate(&leaf, SystemTime::now()).expect("verifies");
     assert_eq!(peer.id(), &id("web"));
 }
@@ -214,7 +214,7 @@ async fn certificates_are_exchanged_for_others_for_thirty_days_and_then_by_token
 /// Who shows the certificate of an answer.
 fn peer_of_at(ca: &Ca, answer: IstioCertificateResponse, at: SystemTime) -> PeerIdentity {
     let leaf = answer.cert_chain.first().expect("a leaf").as_bytes();
-    let leaf = crate::identity::pem::certificates(leaf, "answer").expect("a leaf");
+    let leaf = crate::pem::certificates(leaf, "answer").expect("a leaf");
     ca.roots().authenticate(&leaf, at).expect("verifies")
 }
 
@@ -257,7 +257,7 @@ fn by_certificate(ca: &Ca, answer: &[String], cluster: &str) -> Request<IstioCer
 /// An answer without the roots, which are its last element.
 fn chain_of(answer: &[String]) -> Vec<rustls_pki_types::CertificateDer<'static>> {
     let (_, chain) = answer.split_last().expect("roots");
-    let certificates = |pem: &String| crate::identity::pem::certificates(pem.as_bytes(), "answer");
+    let certificates = |pem: &String| crate::pem::certificates(pem.as_bytes(), "answer");
     chain.iter().flat_map(|pem| certificates(pem).expect("PEM")).collect()
 }
 

@@ -2,7 +2,7 @@ use rcgen::{BasicConstraints, ExtendedKeyUsagePurpose, IsCa};
 use rustls::HandshakeKind;
 
 use super::*;
-use crate::identity::testing::{Ca, client, handshake, server};
+use crate::testing::{Ca, client, handshake, server};
 
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::super::delta::{Delta, deltas};
 use super::super::writer::shards;
 use super::*;
-use crate::fixtures::settings;
-use crate::push::PushContext;
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::testing::settings;
+use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 
 const NAMES: [&str; 3] = ["cart.shop", "web.shop", "db.data"];
 /// Enough for every way to write, and for the oldest files to go.

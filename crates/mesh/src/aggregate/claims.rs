@@ -12,8 +12,8 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::merge::{MergedService, ShardEndpoints};
-use crate::model::{ClusterId, NetworkId};
-use crate::registry::{Provider, ShardKey};
+use strait_model::registry::{Provider, ShardKey};
+use strait_model::{ClusterId, NetworkId};
 
 /// How many claims a list grows by.
 const STEP: usize = 16;

@@ -24,11 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use crate::model::{
+use strait_model::registry::{Provider, ServiceRecord, ShardKey};
+use strait_model::{
     ClusterId, EndpointGroup, EndpointRef, Endpoints, Hostname, NO_ADDRESS, NetworkId,
     PackedEndpoint, Port, Protocol, Resolution, Service, SortedMap, TlsMode,
 };
-use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// Decides the network of endpoints (docs/reference/interface.md, "Networks"), and what of a cluster counts.
 pub trait AssignNetwork {
@@ -110,9 +110,9 @@ pub struct MergedService {
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
     pub shards: Vec<ShardEndpoints>,
-    /// Whether some shard has it for its own cluster alone ([`crate::model::Definition::is_cluster_local`]).
+    /// Whether some shard has it for its own cluster alone ([`strait_model::Definition::is_cluster_local`]).
     pub is_cluster_local: bool,
-    /// Whether in some cluster it is local to nodes ([`crate::model::Definition::node_local`]).
+    /// Whether in some cluster it is local to nodes ([`strait_model::Definition::node_local`]).
     pub node_local: bool,
     /// The clusters that may not export it: what they have is for their own proxies.
     pub refused: BTreeSet<ClusterId>,

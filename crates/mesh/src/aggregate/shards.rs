@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::merge::{AssignNetwork, MergedService, merge};
-use crate::model::{
+use strait_model::registry::{
+    Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
+};
+use strait_model::{
     ClusterFacts, ClusterId, Hostname, KnownClusters, NetworkId, Seniority, Service, WorkloadKey,
     Workloads, repack,
-};
-use crate::registry::{
-    Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
 
 /// All shards.

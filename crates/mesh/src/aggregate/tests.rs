@@ -7,12 +7,12 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::fixtures::{endpoint, host, member, removed, service, shard, workload};
-use crate::model::{
+use strait_model::registry::ShardChange;
+use strait_model::testing::{endpoint, host, member, removed, service, shard, workload};
+use strait_model::{
     ClusterFacts, ClusterId, Endpoint, KnownCluster, KnownClusters, Locality, NetworkId, Service,
     Workload, WorkloadKey, Workloads,
 };
-use crate::registry::ShardChange;
 
 /// Places by the label of the system namespace alone.
 struct BySystemLabel;

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::aggregate::MergedService;
-use crate::model::{
+use crate::push::PushContext;
+use strait_model::{
     ConfigurationSnapshot, Counted, EndpointRef, Health, Hostname, NetworkId, ObjectJson, ObjectKey,
 };
-use crate::push::PushContext;
 
 /// What the texts of a configuration are named by, beside its objects.
 const TEXTS: [&str; 2] = ["MeshConfig", "MeshNetworks"];
@@ -129,7 +129,7 @@ impl MeshSummary {
 
 impl ServiceSummary {
     fn of(service: &MergedService) -> Self {
-        let port = |port: &crate::model::Port| {
+        let port = |port: &strait_model::Port| {
             format!("{} {}/{}", port.name, port.number, port.protocol.as_str())
         };
         let vips: BTreeMap<String, Vec<String>> = service
@@ -341,7 +341,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::Collection;
+    use strait_model::Collection;
 
     fn summary(services: &[(&str, u8, &[&str])], gateways: &[&str]) -> MeshSummary {
         let objects = services.iter().map(|(host, port, _)| ((*host).to_owned(), json!(port)));

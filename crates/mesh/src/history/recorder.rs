@@ -12,10 +12,10 @@ use tracing::{debug, warn};
 
 use super::difference::MeshSummary;
 use super::{BYTES_MAX, History, HistoryRecord, MeshDifference, RECORDS_MAX, RecordGap};
-use crate::codes;
-use crate::durable::LineFile;
-use crate::model::{Hostname, ObjectKey};
 use crate::push::PushContext;
+use strait_base::codes;
+use strait_base::durable::LineFile;
+use strait_model::{Hostname, ObjectKey};
 
 /// The first line of the records' file.
 const HEAD: &str = "strait history 1";

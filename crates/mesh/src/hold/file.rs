@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ConfigurationHold, HoldScope};
-use crate::durable;
-use crate::model::{Collection, ConfigurationSnapshot, Counted};
+use strait_base::durable;
+use strait_model::{Collection, ConfigurationSnapshot, Counted};
 
 /// What the file calls its form.
 const FORM: &str = "strait hold 1";
@@ -174,7 +174,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::hold::fixtures::hold_of;
+    use crate::testing::hold_of;
 
     fn hold() -> ConfigurationHold {
         let object = |kind: &str, group: &str| {

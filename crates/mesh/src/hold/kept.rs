@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::model::ConfigurationSnapshot;
+use strait_model::ConfigurationSnapshot;
 
 /// How many are kept, the one in force among them; the oldest go first.
 const KEPT_MAX: usize = 100;
@@ -151,7 +151,7 @@ mod tests {
     use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
-    use crate::model::Collection;
+    use strait_model::Collection;
 
     fn configuration(spec: &str) -> Arc<ConfigurationSnapshot> {
         let object = json!({

@@ -150,8 +150,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::hold::fixtures::hold_of;
-    use crate::model::{Collection, ConfigurationSnapshot};
+    use crate::testing::hold_of;
+    use strait_model::{Collection, ConfigurationSnapshot};
 
     /// One whose objects are as many bytes as that, which don't compress.
     fn hold(bytes: usize) -> ConfigurationHold {

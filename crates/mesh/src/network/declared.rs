@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::gateways::{ConfiguredGateway, Inputs, Networks, PendingGateway};
-use crate::model::{ClusterId, DeclaredGateway, GatewaySource, NETWORK_LABEL, WorkloadKey};
+use strait_model::{ClusterId, DeclaredGateway, GatewaySource, NETWORK_LABEL, WorkloadKey};
 
 impl Networks {
     /// Takes the gateways that clusters declare.

@@ -20,13 +20,13 @@ use std::time::Duration;
 use super::names::ResolvedNames;
 use super::placement::PlacedBy;
 use super::probes::ProbeAddress;
-use crate::address::special;
-use crate::mesh::{GatewayConfig, GatewayTarget, MeshNetworks};
-use crate::model::{
+use strait_base::address::special;
+use strait_model::mesh_config::{GatewayTarget, MeshNetworks};
+use strait_model::policy::Policy;
+use strait_model::{
     ClusterFacts, ClusterId, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, IgnoredClaim,
     KnownClusters, NETWORK_LABEL, NetworkId, Port, Protocol, Service, gateway_port,
 };
-use crate::policy::Policy;
 
 /// The HBONE port.
 const HBONE_PORT: u16 = 15008;
@@ -455,12 +455,6 @@ fn may_ask(asked: &mut NamesByCluster, cluster: Option<&ClusterId>, name: &Arc<s
         names.insert(Arc::clone(name));
     }
     names.contains(name)
-}
-
-impl GatewayConfig {
-    fn names_service(&self, service: &Service) -> bool {
-        matches!(&self.target, GatewayTarget::Service(host) if *host == service.hostname)
-    }
 }
 
 /// How a Service lets traffic into a network; ports as seen from outside, 0 where there is none.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::address::special;
+use strait_base::address::special;
 
 /// What is known of every wanted name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

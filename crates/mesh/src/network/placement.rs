@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::mesh::MeshNetworks;
-use crate::model::{ClusterId, NetworkId};
+use strait_model::mesh_config::MeshNetworks;
+use strait_model::{ClusterId, NetworkId};
 
 /// The rule that named a network, in the order in which they are asked (docs/reference/interface.md, "Networks").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::codes;
+use strait_base::codes;
 
 /// An address and a port.
 pub type ProbeAddress = (IpAddr, u16);

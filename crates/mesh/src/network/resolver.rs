@@ -4,7 +4,6 @@
 //! nobody waits for this task, and it holds no lock. What an answer means is decided in
 //! `super::names`.
 
-use crate::task::until;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,6 +26,7 @@ use tracing::{debug, info};
 pub use super::names::DnsLimits;
 use super::names::{ClockReading, FamilyAnswer, NameAnswers, NameHistory};
 use super::{ResolvedName, ResolvedNames};
+use strait_base::task::until;
 
 /// Where questions go. Clones share their connections.
 #[derive(Clone)]

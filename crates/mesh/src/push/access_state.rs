@@ -8,12 +8,12 @@ use imbl::OrdMap;
 
 use super::context::{Private, PushContext};
 use super::interest::Dep;
-use crate::access::{AccessPolicies, AccessSubject};
 use crate::aggregate::MergedService;
-use crate::model::{
+use strait_model::registry::ShardKey;
+use strait_model::{
     ClusterId, EndpointRef, Hostname, Labels, Namespace, Near, TlsMode, WorkloadKey, Workloads,
 };
-use crate::registry::ShardKey;
+use strait_rules::access::{AccessPolicies, AccessSubject};
 
 /// The policies of the next version, and those of the last one.
 #[derive(Debug, Clone, Default)]
@@ -158,14 +158,15 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::access::{
-        AccessIndex, AccessSettings, PolicyErrors, SERVERS_FIRST, TRANSITION, TimePoint,
-    };
-    use crate::fixtures::{endpoint, host, member, service, settings, shard, sidecar, workload};
-    use crate::model::{Collection, KnownClusters};
     use crate::push::event_loop::{MeshEvent, MeshState};
     use crate::push::view::assignment;
     use crate::push::view_key::{Role, ViewKey};
+    use crate::testing::settings;
+    use strait_model::testing::{endpoint, host, member, service, shard, sidecar, workload};
+    use strait_model::{Collection, KnownClusters};
+    use strait_rules::access::{
+        AccessIndex, AccessSettings, PolicyErrors, SERVERS_FIRST, TRANSITION, TimePoint,
+    };
 
     /// One service for each app, with one pod each.
     const APPS: [&str; 3] = ["a", "b", "c"];

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use crate::aggregate::{MergedService, ShardEndpoints};
-use crate::model::{ClusterId, Hostname, Namespace, Port, Protocol};
-use crate::registry::service_entry::is_given;
-use crate::registry::{Provider, ShardKey};
-use crate::traffic::sidecar::ImportScope;
-use crate::traffic::{HostPattern, Selection};
+use strait_model::registry::{Provider, ShardKey};
+use strait_model::{ClusterId, Hostname, Namespace, Port, Protocol};
+use strait_rules::service_entry::is_given;
+use strait_rules::traffic::sidecar::ImportScope;
+use strait_rules::traffic::{HostPattern, Selection};
 
 /// Services in the order in which they claim listeners and domains, each with its addresses.
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use imbl::{OrdMap, OrdSet};
 
-use crate::model::{Hostname, Resolution};
+use strait_model::{Hostname, Resolution};
 
 /// Names that stand for services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::{ClusterId, Locality, TlsMode};
+use strait_model::{ClusterId, Locality, TlsMode};
 
 /// What a proxy is given for one port of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Assignment {
     /// By priority, then in the order of localities, each once, none without members. Priorities count
     /// from 0 without a gap.
     pub localities: Vec<AssignmentGroup>,
-    /// What telemetry calls members, where that is sent ([`crate::model::EndpointMetadata::Full`]).
+    /// What telemetry calls members, where that is sent ([`strait_model::EndpointMetadata::Full`]).
     pub origins: Vec<TelemetryOrigin>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Remote {
 /// What telemetry calls members of an assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TelemetryOrigin {
-    /// See [`crate::model::Endpoint::telemetry`]; of a gateway nobody is called anything.
+    /// See [`strait_model::Endpoint::telemetry`]; of a gateway nobody is called anything.
     pub telemetry: Option<Arc<str>>,
     /// The cluster; empty where a gateway's is not known.
     pub cluster: ClusterId,

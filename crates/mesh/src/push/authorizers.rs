@@ -6,15 +6,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::PushContext;
-use crate::access::{ProviderReach, ReachableProviders, WorkloadAccess};
 use crate::aggregate::MergedService;
-use crate::mesh::{
+use strait_model::mesh_config::{
     AuthorizationProtocol, AuthorizationProvider, ExtensionProvider, ProviderKind, ProviderService,
     TracingProvider,
 };
-use crate::model::{ClusterId, Hostname, Namespace, Proxy, ProxyType, Resolution};
-use crate::traffic::destination_rule::{DestinationRule, RuleClient};
-use crate::traffic::envoy_filter::FilterUpstream;
+use strait_model::{ClusterId, Hostname, Namespace, Proxy, ProxyType, Resolution};
+use strait_rules::access::{ProviderReach, ReachableProviders, WorkloadAccess};
+use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
+use strait_rules::traffic::envoy_filter::FilterUpstream;
 
 /// A provider that can be asked.
 #[derive(Debug, Clone)]

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::aliases::ServiceAliases;
-use crate::access::{AccessPolicies, AccessSubject, TrustBundle, WorkloadAccess};
 use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
-use crate::mesh::{MeshConfig, MeshNetworks};
-use crate::model::{
+use crate::network::{Networks, PlacedBy, network_of};
+use strait_model::mesh_config::{MeshConfig, MeshNetworks};
+use strait_model::policy::Policy;
+use strait_model::registry::{Provider, ShardKey};
+use strait_model::{
     ClusterFacts, ClusterId, ConfigurationSnapshot, EndpointMetadata, EndpointRef, Hostname,
     KnownClusters, Labels, Locality, NO_ADDRESS, Namespace, NetworkId, ObjectKey, Proxy, Seniority,
     Service, Workload, WorkloadKey, Workloads,
 };
-use crate::network::{Networks, PlacedBy, network_of};
-use crate::policy::Policy;
-use crate::registry::service_entry::{Selections, VmWorkload, VmWorkloads};
-use crate::registry::{Provider, ShardKey};
-use crate::traffic::gateway::Gateway;
-use crate::traffic::{Selection, Traffic};
+use strait_rules::access::{AccessPolicies, AccessSubject, TrustBundle, WorkloadAccess};
+use strait_rules::service_entry::{Selections, VmWorkload, VmWorkloads};
+use strait_rules::traffic::gateway::Gateway;
+use strait_rules::traffic::{Selection, Traffic};
 
 /// What an operator fixed when the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::PushContext;
 use super::interest::{Changes, Dep};
 use crate::aggregate::MergedService;
-use crate::model::{Health, Hostname};
+use strait_model::{Health, Hostname};
 
 /// How many services are named; of further ones the number is.
 const NAMED_MAX: usize = 3;
@@ -129,8 +129,9 @@ fn ready(service: &MergedService) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{endpoint, removed, service, settings, shard};
     use crate::push::event_loop::{MeshEvent, MeshState};
+    use crate::testing::settings;
+    use strait_model::testing::{endpoint, removed, service, shard};
 
     #[test]
     fn a_change_is_told_in_words() {

@@ -18,7 +18,7 @@ use imbl::OrdMap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 
-pub(crate) use self::heads::MeshHeads;
+pub use self::heads::MeshHeads;
 pub use self::heads::NextHead;
 pub use self::outputs::HeadOutputs;
 use self::reach::TouchedReach;
@@ -32,22 +32,22 @@ use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
 pub use super::loop_counters::LoopCounters;
 use super::scope::Sight;
-use crate::access::AccessPolicies;
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
 use crate::hold::KeptConfigurations;
-use crate::mesh::{MeshConfig, MeshNetworks};
-use crate::model::{
+use crate::network::probes::ProbeAddress;
+use crate::network::{Inputs, Networks, ResolvedNames};
+use crate::timeline::Timeline;
+use strait_base::task::{Watchdog, until};
+use strait_model::mesh_config::{MeshConfig, MeshNetworks};
+use strait_model::policy::Policy;
+use strait_model::registry::{RegistryUpdate, ShardChange};
+use strait_model::{
     Cause, Causes, ClusterFacts, ClusterId, ConfigurationSnapshot, ExportTo, Hostname,
     IgnoredClaim, KnownClusters, Namespace, NetworkId, Resolution, Workloads,
 };
-use crate::network::probes::ProbeAddress;
-use crate::network::{Inputs, Networks, ResolvedNames};
-use crate::policy::Policy;
-use crate::registry::service_entry::Selections;
-use crate::registry::{RegistryUpdate, ShardChange};
-use crate::task::{Watchdog, until};
-use crate::timeline::Timeline;
-use crate::traffic::{Traffic, TrafficUpdate};
+use strait_rules::access::AccessPolicies;
+use strait_rules::service_entry::Selections;
+use strait_rules::traffic::{Traffic, TrafficUpdate};
 
 /// Everything that can change the mesh.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use super::context::PushContext;
 use super::view_key::ViewKey;
 use crate::aggregate::MergedService;
-use crate::model::{Hostname, Namespace, Port, Protocol};
-use crate::traffic::sidecar::ImportScope;
-use crate::traffic::{HostPattern, Selection};
+use strait_model::{Hostname, Namespace, Port, Protocol};
+use strait_rules::traffic::sidecar::ImportScope;
+use strait_rules::traffic::{HostPattern, Selection};
 
 /// What a client is given: what is in its scope, and where rules that are lead.
 #[derive(Clone, Copy)]

@@ -2,14 +2,17 @@
 //!
 //! Owns the outline alone. Listeners, routes and upstream clusters are made of it where those of sidecars are made.
 
+mod bytes;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+pub use self::bytes::{BytesMisfit, BytesRule};
 use super::context::PushContext;
 use super::proxy::target_port;
-use crate::model::{Hostname, Namespace, Proxy, Service};
-use crate::traffic::gateways::{GatewayPort, PlacedServer, merged};
-use crate::traffic::virtual_services::RoutedService;
+use strait_model::{Hostname, Namespace, Proxy, Service};
+use strait_rules::traffic::gateways::{GatewayPort, PlacedServer, merged};
+use strait_rules::traffic::virtual_services::RoutedService;
 
 /// The ports of a router, and the rules in force.
 pub struct IngressOutline<'a> {

@@ -18,13 +18,14 @@ use futures::task::AtomicWaker;
 
 pub use self::backlog::StreamBacklog;
 use super::numbers::{Numbered, SortedNumbers, insert, remove};
-use super::scope::{SeenChanges, Stand, Wildcards};
+use super::scope::{SeenChanges, Stand};
 use super::view::ViewKey;
 use super::workload_index::StreamsByWorkload;
-use crate::access::ConcernedWorkloads;
-use crate::lock::lock;
-use crate::model::{ClusterId, Hostname, Labels, Namespace, NetworkId, WorkloadKey};
 use crate::timeline::{Delivery, Receipt};
+use strait_base::lock::lock;
+use strait_model::dirty::{Dirty, Wildcards};
+use strait_model::{ClusterId, Hostname, Labels, Namespace, NetworkId, WorkloadKey};
+use strait_rules::access::ConcernedWorkloads;
 
 /// How many changes that a stream has yet to look at are followed until its proxy has answered; of older ones nobody
 /// will know.
@@ -97,33 +98,6 @@ impl Dep {
                 // Whom they concern follows from the policies themselves.
                 | Self::Access(_)
         )
-    }
-}
-
-/// What changed since a stream last looked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Dirty {
-    /// Something that can change any resource: mesh settings, networks, the stream's own workload.
-    pub everything: bool,
-    /// Of the types of which the stream watches all there is, those in which something differs.
-    pub lists: Wildcards,
-    /// Of the route configurations that the stream watches, those that differ.
-    pub routes: BTreeSet<Arc<str>>,
-    /// Of the names that the stream watches, those of services whose endpoints changed; in no order.
-    pub endpoints: Vec<Arc<str>>,
-    /// When the first of it was heard, where that is known.
-    pub since: Option<Instant>,
-    /// How many streams hear of the last of it, this one included.
-    pub streams: usize,
-}
-
-impl Dirty {
-    /// Whether there is nothing to look at.
-    pub fn is_empty(&self) -> bool {
-        !self.everything
-            && self.lists.is_empty()
-            && self.routes.is_empty()
-            && self.endpoints.is_empty()
     }
 }
 

@@ -12,11 +12,11 @@ use tracing::warn;
 
 use super::context::FixedSettings;
 use crate::aggregate::{Aggregate, AggregateChanges};
-use crate::model::{ClusterId, Hostname, WorkloadKey};
-use crate::registry::service_entry::{Selections, VmWorkloads, vms, workloads_of};
-use crate::registry::{
+use strait_model::registry::{
     Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
+use strait_model::{ClusterId, Hostname, WorkloadKey};
+use strait_rules::service_entry::{Selections, VmWorkloads, vms, workloads_of};
 
 /// What is selected, and whether what came of it still holds.
 #[derive(Debug, Clone, Default)]

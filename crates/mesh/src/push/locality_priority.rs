@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::assignment::{AssignmentGroup, AssignmentMember};
 use super::view_key::ViewKey;
 use crate::aggregate::MergedService;
-use crate::model::{Distribution, Locality};
+use strait_model::{Distribution, Locality};
 
 /// Splits the members of localities by how near they are. `direct` says of each group how many of its
 /// members are reached directly: these come first.
@@ -114,7 +114,7 @@ impl Here<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::TlsMode;
+    use strait_model::TlsMode;
 
     #[test]
     fn what_differs_earlier_is_further_and_other_networks_are_furthest() {

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::assignment::{AssignmentGroup, AssignmentMember};
-use crate::mesh::{Distribute, LocalitySetting, PlaceLabel};
-use crate::model::Locality;
-use crate::traffic::policy::ResolvedPolicy;
+use strait_model::Locality;
+use strait_model::mesh_config::{Distribute, LocalitySetting, PlaceLabel};
+use strait_rules::traffic::policy::ResolvedPolicy;
 
 /// What the rule in force makes of localities, for a client in one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +167,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::model::TlsMode;
+    use strait_model::TlsMode;
 
     fn far(setting: &LocalitySetting, there: &str, remote: bool) -> u32 {
         distance(Some(setting), &Locality::parse("eu/z1/s1"), &Locality::parse(there), remote)
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_the_rule_says_depends_on_where_the_client_is_and_on_outlier_detection() {
-        use crate::traffic::policy::{LoadBalancing, OutlierDetection};
+        use strait_rules::traffic::policy::{LoadBalancing, OutlierDetection};
         let here = Locality::parse("eu/z1/s1");
         let with = |setting: Option<LocalitySetting>, detects: bool| {
             let balancing = |locality| {

@@ -12,7 +12,7 @@ use super::scope::Stand;
 use super::subset::{SubsetFilter, subset_names};
 use super::view::{Role, ViewKey, assignment_of};
 use crate::aggregate::MergedService;
-use crate::model::{Hostname, ProxyType};
+use strait_model::{Hostname, ProxyType};
 
 /// A port of a service, or of a subset of it, of which a client is given fewer endpoints than before.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use crate::aggregate::MergedService;
-use crate::model::{
+use strait_model::{
     ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Hostname, NETWORK_LABEL, Namespace, Port,
     Protocol, Proxy, ProxyType, Service, TargetPort, gateway_port, labels_match,
 };
-use crate::traffic::policy::PoolLimits;
-use crate::traffic::sidecar::SidecarIngress;
+use strait_rules::traffic::policy::PoolLimits;
+use strait_rules::traffic::sidecar::SidecarIngress;
 
 /// One service port that a proxy's workload serves, or a port that its Sidecar has it take in.
 #[derive(Debug, Clone, PartialEq, Eq)]

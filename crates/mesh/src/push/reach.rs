@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use crate::aggregate::MergedService;
-use crate::model::{Hostname, Namespace};
+use strait_model::{Hostname, Namespace};
 
 /// Whether a name's definitions, and the rules for all, are the same in both versions but for what is behind ports
 /// ([`MergedService::same_before_ports`]): then nobody but the pods that serve it can see a difference.

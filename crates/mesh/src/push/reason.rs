@@ -1,6 +1,6 @@
 //! Why an endpoint is withheld, and at which step of the decision.
 
-use crate::model::Health;
+use strait_model::Health;
 
 /// The steps that can withhold an endpoint, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

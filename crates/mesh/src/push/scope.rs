@@ -5,7 +5,6 @@
 //! where these differ a stream is notified, of that type.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,12 +13,13 @@ use imbl::OrdMap;
 use super::context::{Private, PushContext, Whereabouts};
 use super::reach::{definitions, same_before_ports};
 use crate::aggregate::MergedService;
-use crate::model::{
+use strait_model::dirty::{Wildcard, Wildcards};
+use strait_model::registry::ShardKey;
+use strait_model::{
     ClusterId, ExportTo, Hostname, NetworkId, Protocol, Proxy, ProxyType, Resolution, Service,
     TargetPort,
 };
-use crate::registry::ShardKey;
-use crate::traffic::HostPattern;
+use strait_rules::traffic::HostPattern;
 
 /// Of more services than this that change at once, behind their ports aside, everybody hears without a look at who sees
 /// a difference: nearly everybody would.
@@ -46,68 +46,6 @@ impl Stand {
             || before.machine_of(proxy) != now.machine_of(proxy)
             // Another machine at its address takes that away.
             || before.known_labels(proxy) != now.known_labels(proxy)
-    }
-}
-
-/// A type of which streams watch all there is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wildcard {
-    /// Upstream clusters.
-    Clusters,
-    /// Listeners.
-    Listeners,
-    /// The table of names.
-    Names,
-}
-
-/// A set of these.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wildcards(u8);
-
-impl Wildcards {
-    /// All of them.
-    pub const ALL: Self = Self(7);
-
-    /// Whether there are none.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Whether `one` is among them.
-    pub fn contains(self, one: Wildcard) -> bool {
-        self.0 & Self::from(one).0 != 0
-    }
-
-    /// Those that are in both.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    /// Takes in others.
-    pub fn add(&mut self, other: impl Into<Self>) {
-        self.0 |= other.into().0;
-    }
-}
-
-impl From<Wildcard> for Wildcards {
-    fn from(one: Wildcard) -> Self {
-        Self(1 << one as u8)
-    }
-}
-
-impl FromIterator<Wildcard> for Wildcards {
-    fn from_iter<I: IntoIterator<Item = Wildcard>>(all: I) -> Self {
-        let mut set = Self::default();
-        all.into_iter().for_each(|one| set.add(one));
-        set
-    }
-}
-
-impl fmt::Debug for Wildcards {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = [Wildcard::Clusters, Wildcard::Listeners, Wildcard::Names];
-        f.debug_set().entries(all.into_iter().filter(|one| self.contains(*one))).finish()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::PushContext;
 use crate::aggregate::MergedService;
-use crate::model::{
+use strait_model::{
     CLUSTERSET, ClusterId, Disagreement, Hostname, Resolution, Service, SharedService,
     SharedServices, WorkloadKey,
 };
@@ -99,8 +99,9 @@ fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disag
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{port, service, settings, shard};
     use crate::push::event_loop::{MeshEvent, MeshState};
+    use crate::testing::settings;
+    use strait_model::testing::{port, service, shard};
 
     #[test]
     fn exporters_disagree_on_all_that_differs_and_on_nothing_else() {

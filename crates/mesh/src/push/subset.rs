@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::context::PushContext;
 use super::view_key::{Role, ViewKey};
 use crate::aggregate::MergedService;
-use crate::model::{
+use strait_model::{
     ClusterId, EndpointRef, Labels, Locality, NETWORK_LABEL, NamedEndpoint, NetworkId,
 };
-use crate::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost};
-use crate::traffic::policy::{ClientTls, ResolvedPolicy};
+use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost};
+use strait_rules::traffic::policy::{ClientTls, ResolvedPolicy};
 
 /// Of the cluster that has an endpoint: what Istio sets for every endpoint.
 const CLUSTER: &str = "topology.istio.io/cluster";

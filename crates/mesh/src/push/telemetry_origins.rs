@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::assignment::EndpointSocket;
-use super::assignment::TelemetryOrigin;
+use super::assignment::{EndpointSocket, TelemetryOrigin};
 use crate::network::ResolvedGateway;
 
 /// The origins of an assignment, as they are found.

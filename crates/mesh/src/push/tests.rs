@@ -12,16 +12,15 @@ use super::event_loop::{MeshEvent, MeshState};
 use super::interest::{Changes, Dep};
 use super::scope::{SeenChanges, Sight, Stand};
 use super::view::{Assignment, Role, ViewKey, Way, WithheldReason, assignment, decide};
-use crate::fixtures::{
-    endpoint, host, ip, member, port, removed, service, settings, shard, sidecar,
-};
-use crate::mesh::MeshNetworks;
-use crate::model::{
+use crate::testing::settings;
+use strait_model::mesh_config::MeshNetworks;
+use strait_model::registry::{RegistryUpdate, ShardChange};
+use strait_model::testing::{endpoint, host, ip, member, port, removed, service, shard, sidecar};
+use strait_model::{
     Endpoint, ExportTo, Health, Hostname, KnownCluster, KnownClusters, Locality, Mode, PodState,
     Resolution, TlsMode,
 };
-use crate::registry::{RegistryUpdate, ShardChange};
-use crate::traffic::Selection;
+use strait_rules::traffic::Selection;
 
 /// Sees no difference anywhere, but of assignments, about which it is not asked.
 struct SeesNothing;

@@ -8,7 +8,7 @@ use super::assignment::{AssignmentGroup, Remote};
 use super::context::PushContext;
 use super::view_key::{Role, ViewKey};
 use crate::aggregate::MergedService;
-use crate::policy::{Preference, Rank};
+use strait_model::policy::{Preference, Rank};
 
 /// What all that share one place weigh together: large enough that rounding doesn't show, small enough
 /// for Envoy's 32 bits.

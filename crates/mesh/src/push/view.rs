@@ -16,20 +16,19 @@ use super::locality_rule::LocalityRule;
 pub use super::reason::{WithheldReason, WithholdingStep};
 use super::subset::SubsetFilter;
 use super::telemetry_origins::Origins;
-pub use super::view_key::{Role, ViewDependencies, ViewKey, is_by_node};
-use super::{locality_priority, locality_rule};
-
 pub use super::traffic_weights::preference;
+pub use super::view_key::{Role, ViewDependencies, ViewKey, is_by_node};
 use super::weights::{fit, weigh};
+use super::{locality_priority, locality_rule};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
-use crate::model::{
+use crate::network::ResolvedGateway;
+use strait_model::policy::Rank;
+use strait_model::registry::ShardKey;
+use strait_model::{
     ClusterId, Definition, Distribution, EndpointGroup, EndpointMetadata, EndpointRef, ExportTo,
     Health, Locality, Mode, NO_ADDRESS, NetworkId, PackedEndpoint, PodState, Port, Resolution,
     TlsMode,
 };
-use crate::network::ResolvedGateway;
-use crate::policy::Rank;
-use crate::registry::ShardKey;
 
 /// The way to an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use super::interest::{Changes, Interest};
 use super::subset::{SubsetFilter, subset_names};
 use super::view::{ViewDependencies, ViewKey, contribution};
 use crate::aggregate::{MergedService, ShardEndpoints};
-use crate::model::{ClusterId, Hostname, Namespace};
-use crate::traffic::Selection;
+use strait_model::{ClusterId, Hostname, Namespace};
+use strait_rules::traffic::Selection;
 
 /// Where fewer names than this are watched, who watches is woken without a look: it costs as much.
 const WORTH_A_LOOK: usize = 4;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::context::{PushContext, Whereabouts};
 use crate::aggregate::MergedService;
-use crate::model::{
+use strait_model::{
     ClusterId, Distribution, ExportTo, GrpcLibrary, Locality, Namespace, NetworkId, Proxy,
     Resolution, TlsMode,
 };
-use crate::traffic::Selection;
+use strait_rules::traffic::Selection;
 
 /// What a view depends on besides the mesh: equal keys see the same. Proxies that share a key share
 /// encoded assignments.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::assignment::{AssignmentGroup, AssignmentMember, EndpointSocket, Remote};
-use crate::model::{Locality, TlsMode};
+use strait_model::{Locality, TlsMode};
 
 /// A priority and a locality.
 type PriorityAndLocality<'a> = (u32, &'a Arc<Locality>);

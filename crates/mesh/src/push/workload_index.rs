@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher;
 
 use super::numbers::{insert, remove};
-use crate::access::{ConcernedWorkloads, WorkloadSelection};
-use crate::model::{Labels, Namespace};
+use strait_model::{Labels, Namespace};
+use strait_rules::access::{ConcernedWorkloads, WorkloadSelection};
 
 /// See the module's own text.
 #[derive(Debug, Default)]
@@ -169,7 +169,7 @@ impl StreamsByWorkload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::labels;
+    use strait_model::testing::labels;
 
     fn index() -> StreamsByWorkload {
         let mut index = StreamsByWorkload::default();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Cohort;
-use crate::durable;
 use crate::hold::HoldFile;
+use strait_base::durable;
 
 /// What the file calls its form.
 const FORM: &str = "strait rollout 2";

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fixtures::sidecar;
+use strait_model::testing::sidecar;
 
 fn cohort(name: &str) -> Cohort {
     Cohort::new(name.into(), 0)

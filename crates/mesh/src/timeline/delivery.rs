@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::model::{ClusterId, Proxy};
+use strait_model::{ClusterId, Proxy};
 
 /// Of so many proxies that are sent a change first the steps are kept.
 const FIRST_MAX: usize = 32;
@@ -396,7 +396,7 @@ fn cut(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::sidecar;
+    use strait_model::testing::sidecar;
 
     fn names(steps: impl IntoIterator<Item = ProxySteps>) -> Vec<String> {
         let name = |one: ProxySteps| one.proxy.split('~').nth(2).unwrap_or_default().to_owned();

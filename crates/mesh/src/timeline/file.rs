@@ -17,9 +17,9 @@ use super::{
     Delivery, DeliveryCounts, DeliveryRefusal, DeliverySteps, ENTRIES_MAX, ProxyAnswer, ProxySteps,
     Timeline, TimelineEntry,
 };
-use crate::codes;
-use crate::durable::LineFile;
-use crate::model::{Cause, Causes};
+use strait_base::codes;
+use strait_base::durable::LineFile;
+use strait_model::{Cause, Causes};
 
 /// The first line.
 const HEAD: &str = "strait timeline 1";
@@ -279,7 +279,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::fixtures::sidecar;
+    use strait_model::testing::sidecar;
 
     fn enter(timeline: &Timeline, version: u64) -> Arc<TimelineEntry> {
         let cause = Cause::named("east".into(), "Pod", format!("web-{version}"));

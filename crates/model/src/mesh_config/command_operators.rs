@@ -3,7 +3,7 @@
 //!
 //! One that Envoy can't read makes it refuse the whole listener or table of routes that holds it: `50%` does.
 
-use crate::model::is_header_name;
+use crate::is_header_name;
 
 /// What stands for something without saying more.
 const PLAIN: &[&str] = &[
@@ -139,7 +139,6 @@ const WITH_FORM: &[&str] =
     &["DOWNSTREAM_PEER_CERT_V_END", "DOWNSTREAM_PEER_CERT_V_START", "EMIT_TIME", "START_TIME"];
 
 /// All that [`check`] takes, as one line.
-#[cfg(test)]
 pub fn all() -> String {
     let plain = PLAIN.iter().chain(WITH_FORM).map(|name| format!("%{name}%"));
     let cut = WITH_ARGUMENT.iter().map(|name| format!("%{name}(a):10%"));
@@ -240,7 +239,6 @@ fn ends_line(form: &str) -> bool {
 }
 
 /// What [`check`] refuses, and every Envoy.
-#[cfg(test)]
 pub const UNREADABLE: [&str; 31] = [
     "50%",
     "%",

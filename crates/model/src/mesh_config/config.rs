@@ -23,7 +23,7 @@ use super::tls::{MeshTls, RawMeshTls};
 use super::traces::TracingProvider;
 use super::yaml::{InvalidYaml, YamlFields};
 use super::{default_config, format_duration, parse_duration};
-use crate::model::{GatewayTopology, Hostname, NamespaceFilter, is_trust_domain};
+use crate::{GatewayTopology, Hostname, NamespaceFilter, is_trust_domain};
 
 /// The log that needs no provider of its own. (Istio, "Telemetry", `envoy`.)
 const OWN_LOG: &str = "envoy";

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::yaml::{InvalidYaml, YamlFields};
-use crate::model::{ForwardedCertificate, GatewayTopology};
+use crate::{ForwardedCertificate, GatewayTopology};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
@@ -59,7 +59,7 @@ pub(super) fn to_json(topology: Option<&GatewayTopology>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mesh::{Defaults, MeshConfig};
+    use crate::mesh_config::{Defaults, MeshConfig};
 
     #[test]
     fn what_stands_before_routers_is_read_of_the_default_config() {

@@ -74,7 +74,7 @@ impl DefaultProviderNames {
 
 #[cfg(test)]
 mod tests {
-    use crate::mesh::{Defaults, MeshConfig};
+    use crate::mesh_config::{Defaults, MeshConfig};
 
     #[test]
     fn names_that_lead_nowhere_are_told_each_by_its_place() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::model::{LabelCondition, LabelSelector, Labels, NamespaceFilter, Test};
+use crate::{LabelCondition, LabelSelector, Labels, NamespaceFilter, Test};
 
 /// A selector as it is written.
 #[derive(Deserialize)]

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::duration::{
     SHORTER, SHORTEST, WrittenDuration, at_least_a_millisecond, format_duration,
 };
-use crate::model::{RareGroup, unsaid};
+use crate::{RareGroup, unsaid};
 
 /// `h2UpgradePolicy` as it is written, here and in DestinationRules.
 #[derive(Deserialize, Default, Debug, Clone, Copy)]

@@ -18,10 +18,10 @@ mod normal_path;
 mod provider_service;
 mod providers;
 mod retries;
+mod settings;
 mod sources;
 mod tls;
 mod traces;
-pub mod watch;
 mod yaml;
 
 pub use access_log::{AccessLog, AccessLogEncoding, AccessLogFormat};
@@ -46,9 +46,9 @@ pub use providers::{
     ExtensionProvider, HeaderNames, ProviderKind,
 };
 pub use retries::{RareRetrySettings, RetryFault, RetryRule, WrittenRetries};
+pub use settings::{MeshSettings, MeshTexts, SourceProblem, in_one_form};
 pub use sources::{SourceTls, StoreAddress, StoreSource};
 pub use tls::{CIPHERS, MeshTls};
 pub use traces::{SpanProtocol, TracingProvider};
-pub use watch::{ConfigTextSource, MeshSettings, MeshTexts, MeshWatcher, SourceProblem};
 pub use yaml::InvalidYaml;
 pub(crate) use yaml::plain;

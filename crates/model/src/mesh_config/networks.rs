@@ -13,8 +13,8 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use super::yaml::{self, InvalidYaml};
-use crate::address::special;
-use crate::model::{ClusterId, GatewayHost, Hostname, NetworkId};
+use crate::{ClusterId, GatewayHost, Hostname, NetworkId, Service};
+use strait_base::address::special;
 
 /// All configured networks. The default is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,6 +44,13 @@ pub struct GatewayConfig {
     pub target: GatewayTarget,
     /// The port that takes mTLS by SNI, 1 to 65535.
     pub port: u16,
+}
+
+impl GatewayConfig {
+    /// Whether the gateway is the one of `service`.
+    pub fn names_service(&self, service: &Service) -> bool {
+        matches!(&self.target, GatewayTarget::Service(host) if *host == service.hostname)
+    }
 }
 
 /// Where a configured gateway is.

@@ -15,7 +15,7 @@ use super::access_log::{AccessLog, AccessLogEncoding, AccessLogFormat, writable_
 use super::provider_service::ProviderService;
 use super::traces::TracingProvider;
 use super::{command_operators, parse_duration};
-use crate::model::{is_header_name, is_header_value};
+use crate::{is_header_name, is_header_value};
 
 /// How long an answer may take, where nothing is said. (Istio's default.)
 const TIMEOUT: Duration = Duration::from_secs(600);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::duration::{WrittenDuration, at_least_a_millisecond, format_duration};
-use crate::model::{RareGroup, unsaid};
+use crate::{RareGroup, unsaid};
 
 /// When a request is tried again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -14,8 +14,8 @@ use super::names::ServiceNames;
 use super::preference::{Preference, Tier};
 use super::rollout::{self, RolloutText};
 use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, Rules, WhenDark};
-use crate::mesh::plain;
-use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
+use crate::mesh_config::plain;
+use crate::{ClusterId, Mode, NetworkId, is_trust_domain};
 
 /// The largest file that is read: far more than people write.
 const BYTES_MAX: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::mesh::parse_duration;
+use crate::mesh_config::parse_duration;
 
 /// Why a policy can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

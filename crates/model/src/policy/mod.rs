@@ -12,7 +12,6 @@ mod rollout;
 mod rules;
 #[cfg(test)]
 mod tests;
-mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,9 +24,8 @@ pub use self::preference::{Preference, Rank, Tier};
 pub use self::rollout::{RolloutLimits, RolloutPlan};
 pub use self::rules::{MassWithdrawal, ReadBudget, WhenDark};
 use self::rules::{OwnedNames, Rules};
-pub use self::watch::{PolicyError, PolicyWatcher, WatchedPolicy};
-use crate::address::special;
-use crate::model::{ClusterId, Mode, NetworkId};
+use crate::{ClusterId, Mode, NetworkId};
+use strait_base::address::special;
 
 /// The rules in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::names::ServiceNames;
-use crate::model::{ClusterId, NetworkId};
+use crate::{ClusterId, NetworkId};
 
 /// An order of clusters for some services and some proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]

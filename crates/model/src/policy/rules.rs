@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::names::ServiceNames;
-use crate::model::{ClusterId, Mode, NetworkId};
+use crate::{ClusterId, Mode, NetworkId};
 
 /// What holds for a cluster; what is not set is as the mesh has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -5,17 +5,11 @@
 //! applying an update twice changes nothing and a receiver computes what differs. Sources know
 //! neither each other nor the receiver.
 
-pub mod consul;
-pub mod kube;
-pub mod service_entry;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{
-    Causes, ClusterFacts, ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads,
-};
+use crate::{Causes, ClusterFacts, ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads};
 
 /// The kind of source a shard comes from. The order is the order in which sources are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

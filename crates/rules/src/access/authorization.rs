@@ -13,8 +13,8 @@ use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, created};
 use super::request_test::{ClaimTest, RequestTest};
 use super::selector::{PolicySelector, without_effect};
 use super::values;
-use crate::codes;
-use crate::model::{WorkloadKey, is_header_name};
+use strait_base::codes;
+use strait_model::{WorkloadKey, is_header_name};
 
 /// The annotation of a policy that is only tried.
 const DRY_RUN: &str = "istio.io/dry-run";

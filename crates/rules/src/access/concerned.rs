@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::policies::{AccessPolicies, NamespacePolicies, differing, order};
 use super::selector::{GATEWAY_NAME, PolicySelector};
-use crate::model::{Labels, Namespace, WorkloadKey};
+use strait_model::{Labels, Namespace, WorkloadKey};
 
 /// Some workloads, by what they have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,8 +132,8 @@ mod tests {
 
     use super::*;
     use crate::access::{AccessIndex, AccessSettings, PolicyErrors, TRANSITION, TimePoint};
-    use crate::fixtures::labels;
-    use crate::model::Collection;
+    use strait_model::Collection;
+    use strait_model::testing::labels;
 
     fn object(kind: &str, name: &str, spec: &Value) -> Arc<Value> {
         let (namespace, name) = name.split_once('/').expect("a namespace and a name");

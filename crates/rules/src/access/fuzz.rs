@@ -1,4 +1,4 @@
-//! Whatever is stored as an access policy: see [`crate::fuzz`].
+//! Whatever is stored as an access policy: see [`strait_base::testing::fuzz`].
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{
     PeerMode, PolicyErrors, PolicyState, RuleMatcher, TextPattern, TrustBundle, WireForm, decide,
     enforced,
 };
-use crate::model::{Collection, Labels, Namespace};
+use strait_model::{Collection, Labels, Namespace};
 
 const FORMS: [WireForm; 3] = [WireForm::Http, WireForm::Tcp, WireForm::Grpc];
 

@@ -7,7 +7,6 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::authorization::AuthorizationPolicy;
-use super::fetched::{FetchedKeys, KeyPlace, KeySource, WantedKeys};
 use super::key_share;
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 use super::peer::PeerAuthentication;
@@ -15,8 +14,9 @@ use super::policies::{AccessPolicies, NamespacePolicies, PolicyReport, order};
 use super::request::RequestAuthentication;
 use super::selector::PolicySelector;
 use super::time_point::TimePoint;
-use crate::codes;
-use crate::model::{
+use strait_base::codes;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeySource, WantedKeys};
+use strait_model::{
     Cause, Causes, Collection, Difference, Namespace, ObjectJson, ObjectKey, StandIn, WorkloadKey,
 };
 

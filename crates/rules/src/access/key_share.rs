@@ -11,8 +11,8 @@ use std::sync::Arc;
 use super::object::AccessFault;
 use super::request::{RequestAuthentication, TokenRule};
 use super::selector::PolicySelector;
-use crate::codes;
-use crate::model::{Namespace, WorkloadKey};
+use strait_base::codes;
+use strait_model::{Namespace, WorkloadKey};
 
 /// The most bytes of keys that the policies of one namespace give a workload: 50 issuers with 5 KiB each.
 pub(super) const SHARE_BYTES_MAX: usize = 256 * 1024;

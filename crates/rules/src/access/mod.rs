@@ -13,13 +13,11 @@ mod authorization;
 mod concerned;
 mod enforce;
 mod evaluate;
-mod fetched;
 mod fields;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod index;
 mod key_share;
-mod keys;
 mod matcher;
 mod object;
 #[cfg(any(test, fuzzing))]
@@ -47,10 +45,7 @@ pub use self::enforce::{
     enforced_policies,
 };
 pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
-pub(crate) use self::fetched::shown_uri;
-pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState, WantedKeys};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
-pub use self::keys::{cut, verifying_keys};
 pub use self::matcher::{
     AlternativeInForm, Atom, ClauseInForm, MatchScope, MatchedClause, RuleInForm, RuleMatcher,
     TOKEN_FILTER, WireForm, token_key,

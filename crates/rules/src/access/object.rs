@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::codes::{self, Code};
-use crate::model::{ISTIO_SECURITY, Namespace, ObjectKey, WorkloadKey};
+use strait_base::codes::{self, Code};
+use strait_model::{ISTIO_SECURITY, Namespace, ObjectKey, WorkloadKey};
 
 /// The kinds of access policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

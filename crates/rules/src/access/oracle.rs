@@ -1,9 +1,9 @@
 //! What an independent evaluator says of a call, beside what policies in force do: random ones of the tests, and whatever a
 //! fuzzer makes of them.
 
-#[path = "../../tests/access/evaluator.rs"]
+#[path = "../../../../tests/access/evaluator.rs"]
 pub(crate) mod evaluator;
-#[path = "../../tests/access/generator.rs"]
+#[path = "../../../../tests/access/generator.rs"]
 pub(crate) mod generator;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use super::{
     PeerMode, PolicyErrors, ProviderReach, ReachableProviders, TOKEN_FILTER, TokenRule,
     TrustBundle, WireForm, decide, enforced, token_key,
 };
-use crate::model::{Labels, Namespace};
+use strait_model::{Labels, Namespace};
 
 /// Whose policies are for the whole mesh.
 pub(super) const ROOT: &str = "istio-system";

@@ -8,8 +8,8 @@ use super::fields::{fields, present};
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
 use super::selector::PolicySelector;
 use super::time_point::TimePoint;
-use crate::codes;
-use crate::model::{Namespace, WorkloadKey};
+use strait_base::codes;
+use strait_model::{Namespace, WorkloadKey};
 
 /// How connections are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

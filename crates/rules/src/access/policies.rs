@@ -16,7 +16,7 @@ use super::request::{RequestAuthentication, TokenRule};
 use super::selector::PolicySelector;
 use super::subject::AccessSubject;
 use super::time_point::TimePoint;
-use crate::model::{Namespace, WorkloadKey};
+use strait_model::{Namespace, WorkloadKey};
 
 /// All access policies in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

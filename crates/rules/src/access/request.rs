@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState};
 use super::fields::{fields, items, present, texts};
-use super::keys::verifying_keys;
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
 use super::selector::{PolicySelector, without_effect};
-use crate::codes;
-use crate::mesh::parse_duration;
-use crate::model::{WorkloadKey, is_header_name};
+use strait_base::codes;
+use strait_base::verifying_keys::verifying_keys;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeySource, KeyState};
+use strait_model::mesh_config::parse_duration;
+use strait_model::{WorkloadKey, is_header_name};
 
 /// A RequestAuthentication.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use super::fields::{fields, present};
 use super::object::AccessFault;
 use super::subject::AccessSubject;
-use crate::codes;
-use crate::model::{Labels, Namespace, labels_match};
+use strait_base::codes;
+use strait_model::{Labels, Namespace, labels_match};
 
 /// The label by which a pod says which Gateway of the Gateway API it is of. (Istio, `gateway-name`.)
 pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";

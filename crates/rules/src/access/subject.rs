@@ -1,6 +1,6 @@
 //! A workload as policies look at it.
 
-use crate::model::{Labels, Namespace};
+use strait_model::{Labels, Namespace};
 
 /// A workload, as policies see it.
 #[derive(Debug, Clone, Copy)]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 pub(crate) use super::oracle::{evaluator, generator};
 use super::*;
-use crate::model::{Collection, Labels, Namespace};
+use strait_model::{Collection, Labels, Namespace};
 
 const ROOT: &str = "istio-system";
 

@@ -13,7 +13,7 @@ use super::peer::{PeerAuthentication, PeerMode, PeerModes};
 use super::policies::{AccessPolicies, ModeMove, differing, disables};
 use super::subject::AccessSubject;
 use super::time_point::TimePoint;
-use crate::model::Namespace;
+use strait_model::Namespace;
 
 /// How long servers take what clients sent before: until then clients have been told, or are as good as gone.
 pub const TRANSITION: Duration = Duration::from_secs(60);

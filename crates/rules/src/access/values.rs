@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::request_test::RequestTest;
-use crate::model::Namespace;
+use strait_model::Namespace;
 
 /// A principal, as policies write it.
 pub(super) fn principal(text: &str) -> Result<RequestTest, String> {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::model::{Hostname, Namespace, Resolution, Service};
+use strait_model::{Hostname, Namespace, Resolution, Service};
 
 /// The first address of the range is given to nobody, nor is the last.
 const BASE: u32 = u32::from_be_bytes([240, 240, 0, 0]);

@@ -11,12 +11,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::address::special;
-use crate::model::{
+use strait_base::address::special;
+use strait_base::unread;
+use strait_model::{
     ExportTo, Health, Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, Port,
     Protocol, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, telemetry,
 };
-use crate::unread;
 
 const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
 /// A workload with this label is given nothing new.
@@ -99,7 +99,7 @@ pub(super) struct EntryEndpoint {
     /// The name of the account, in the namespace of the object.
     pub(super) account: Option<Arc<str>>,
     pub(super) health: Health,
-    /// See [`crate::model::Endpoint::telemetry`].
+    /// See [`strait_model::Endpoint::telemetry`].
     pub(super) telemetry: Arc<str>,
 }
 

@@ -1,4 +1,4 @@
-//! Whatever is stored as an entry: see [`crate::fuzz`].
+//! Whatever is stored as an entry: see [`strait_base::testing::fuzz`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::EntryIndex;
-use crate::model::{Collection, Hostname};
-use crate::registry::{ServiceRecord, ShardChange};
+use strait_model::registry::{ServiceRecord, ShardChange};
+use strait_model::{Collection, Hostname};
 
 /// What an index has said so far.
 #[derive(Default)]

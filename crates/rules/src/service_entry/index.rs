@@ -14,12 +14,12 @@ use super::convert::{self, EndpointDiscovery, EntryEndpoint, Fault, ServiceEntry
 use super::join::{PodsWanted, Selections, VmWorkload, VmWorkloads};
 use super::problem::EntryProblem;
 use super::resolution::resolution;
-use crate::model::{
+use strait_model::registry::{Contents, ServiceRecord, ShardChange};
+use strait_model::{
     Cause, Causes, Collection, Definition, Difference, Distribution, Endpoint, Endpoints, ExportTo,
     Hostname, ISTIO_NETWORKING, Labels, Namespace, ObjectJson, ObjectKey, Port, Resolution,
     Service, StandIn, WorkloadKey,
 };
-use crate::registry::{Contents, ServiceRecord, ShardChange};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EntryKind {

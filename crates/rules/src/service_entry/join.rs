@@ -13,12 +13,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::convert::{self, EntryAddress, EntryEndpoint, Fault};
-use crate::model::{
+use strait_model::registry::ServiceRecord;
+use strait_model::{
     ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, NO_ADDRESS, Namespace,
     NetworkId, PodState, Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads,
     given_labels, labels_match,
 };
-use crate::registry::ServiceRecord;
 
 /// What entries ask of clusters, and what they have for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -257,7 +257,7 @@ fn selects(selector: &Labels, labels: &Labels) -> bool {
 fn pod_endpoints(
     port: &Port,
     name: WorkloadKey,
-    pod: &crate::model::Workload,
+    pod: &strait_model::Workload,
     facts: &ClusterFacts,
 ) -> Vec<Endpoint> {
     let number = match port.target {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::convert::Fault;
-use crate::model::WorkloadKey;
+use strait_model::WorkloadKey;
 
 /// An object that can't be used as it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

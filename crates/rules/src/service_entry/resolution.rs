@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::convert::{EndpointDiscovery, EntryAddress, EntryEndpoint, ServiceEntry};
-use crate::model::{
+use strait_model::{
     ByName, Health, Hostname, NamedEndpoint, Port, Resolution, SortedMap, TargetPort, TlsMode,
     given_labels,
 };

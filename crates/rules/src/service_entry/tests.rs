@@ -8,12 +8,12 @@ use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use super::EntryIndex;
-use crate::fixtures::rounds;
-use crate::model::{
+use strait_base::testing::rounds;
+use strait_model::registry::{Contents, ServiceRecord, ShardChange};
+use strait_model::{
     Collection, Endpoint, ExportTo, Health, Hostname, NO_ADDRESS, ObjectKey, Resolution, StandIn,
     TlsMode,
 };
-use crate::registry::{Contents, ServiceRecord, ShardChange};
 
 fn entry(name: &str, spec: Value) -> Arc<Value> {
     object("ServiceEntry", name, spec)
@@ -500,7 +500,7 @@ fn names(spec: Value, others: &[Arc<Value>]) -> Vec<String> {
     let record = record(&contents, "db.example.com");
     assert!(record.endpoints.is_empty());
     let Resolution::ByName(found) = &record.service.resolution else { return Vec::new() };
-    let name = |one: &crate::model::NamedEndpoint| {
+    let name = |one: &strait_model::NamedEndpoint| {
         format!("{}:{}", one.address, one.ports.get("tcp").expect("a port"))
     };
     found.endpoints.iter().map(name).collect()

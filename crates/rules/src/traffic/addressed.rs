@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use imbl::OrdSet;
 
-use crate::model::Namespace;
+use strait_model::Namespace;
 
 /// The namespaces of such Services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::hosts::HostPattern;
-use crate::model::Namespace;
+use strait_model::Namespace;
 
 /// What may be otherwise than before, by name. What is not named is as it was.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

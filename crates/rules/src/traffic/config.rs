@@ -12,7 +12,7 @@ use super::selection::{Selection, Selectors};
 use super::sidecar::{ImportScope, Sidecars};
 use super::telemetry::Telemetries;
 use super::virtual_services::{RoutedService, VirtualServices};
-use crate::model::{Hostname, Labels, Namespace, Proxy};
+use strait_model::{Hostname, Labels, Namespace, Proxy};
 
 /// All rules in force at one version. Immutable; a clone shares everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -19,8 +19,8 @@ use super::policy::{
     TrafficPolicy, resolve,
 };
 use super::selection::{self, RuleSelector, Selection, Selectors};
-use crate::codes;
-use crate::model::{ExportTo, Labels, Namespace, SortedMap};
+use strait_base::codes;
+use strait_model::{ExportTo, Labels, Namespace, SortedMap};
 
 /// A rule, as one object or several of one meaning have it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::config::Traffic;
 use super::index::{TrafficIndex, TrafficUpdate};
 use super::object::Reason;
 use super::report::TrafficReport;
-use crate::model::{Causes, ClusterId, Collection, ObjectKey};
+use strait_model::{Causes, ClusterId, Collection, ObjectKey};
 
 /// The objects that count for proxies of one cluster.
 #[derive(Debug)]

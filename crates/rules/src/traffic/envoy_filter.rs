@@ -24,8 +24,8 @@ use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::proxy_match::ProxyMatch;
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
-use crate::codes;
-use crate::model::{Namespace, Proxy, ProxyType};
+use strait_base::codes;
+use strait_model::{Namespace, Proxy, ProxyType};
 
 /// What one object says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,11 +13,12 @@ use serde_json::Value;
 use self::raw::{RawCertificateFiles, RawGatewayObject, RawServer, RawServerTls};
 use super::hosts::HostPattern;
 use super::object::{self, ObjectMeta, Reason};
-use super::policy::{PairFiles, path_fault};
+use super::policy::path_fault;
 use super::selection::{self, RuleSelector};
-use crate::codes;
-use crate::mesh::CIPHERS;
-use crate::model::{Labels, Namespace, labels_match};
+use strait_base::codes;
+use strait_model::mesh_config::CIPHERS;
+use strait_model::tls_files::PairFiles;
+use strait_model::{Labels, Namespace, labels_match};
 
 /// A Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,9 +25,9 @@ use super::route::{
     RareAtDestination, RareConditions, RareTerms, RedirectPath, RedirectPort, RedirectRule,
     RequestMatch, Rewrite, RulePlace, RuleTerms, TcpRule, TextMatch, is_text, place,
 };
-use crate::codes;
-use crate::mesh::{RareRetrySettings, RetryRule, command_operators};
-use crate::model::{CLUSTERSET, GATEWAY_API, Hostname, MCS_API, Namespace, is_header_name};
+use strait_base::codes;
+use strait_model::mesh_config::{RareRetrySettings, RetryRule, command_operators};
+use strait_model::{CLUSTERSET, GATEWAY_API, Hostname, MCS_API, Namespace, is_header_name};
 
 /// A route on Services.
 #[derive(Debug, Clone, PartialEq, Eq)]

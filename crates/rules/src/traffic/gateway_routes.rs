@@ -19,7 +19,7 @@ use super::route::{
     RequestMatch, RouteKind, RouteOrigin, RulePlace, RuleTerms, TcpRule,
 };
 use super::virtual_service::{RareRules, VirtualService};
-use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace};
+use strait_model::{CLUSTERSET, ExportTo, Hostname, Namespace};
 
 /// The objects, which change one by one, and what came of them.
 #[derive(Debug, Default)]

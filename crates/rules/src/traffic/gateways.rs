@@ -12,9 +12,9 @@ use super::gateway::{Gateway, GatewayServer, ServerHost, ServerProtocol};
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
 use super::virtual_service::VirtualService;
-use crate::codes;
-use crate::mesh::GatewayScope;
-use crate::model::{Labels, Namespace};
+use strait_base::codes;
+use strait_model::mesh_config::GatewayScope;
+use strait_model::{Labels, Namespace};
 
 /// All Gateways, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

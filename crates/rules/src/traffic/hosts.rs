@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::model::Hostname;
+use strait_model::Hostname;
 
 /// A host, or all hosts under a suffix. Always lower-case. Sorts from the most specific to the least: exact hosts first,
 /// then longer suffixes before shorter, equal lengths by their text, `*` last.

@@ -26,7 +26,7 @@ use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
-use crate::model::{
+use strait_model::{
     CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, INGRESS_API, ISTIO_NETWORKING,
     ISTIO_TELEMETRY, ObjectJson, ObjectKey, StandIn, filling,
 };

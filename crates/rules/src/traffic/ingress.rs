@@ -18,9 +18,9 @@ use super::route::{
     Destination, HttpRule, PathMatch, RareAtDestination, RequestMatch, RulePlace, RuleTerms,
     is_text, place,
 };
-use crate::codes;
-use crate::mesh::{IngressMode, IngressSettings};
-use crate::model::Hostname;
+use strait_base::codes;
+use strait_model::Hostname;
+use strait_model::mesh_config::{IngressMode, IngressSettings};
 
 /// The controller that IngressClasses name where their Ingresses are the mesh's. (Istio, "Kubernetes Ingress".)
 pub const INGRESS_CONTROLLER: &str = "istio.io/ingress-controller";

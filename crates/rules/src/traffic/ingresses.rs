@@ -19,8 +19,8 @@ use super::route::{HttpRule, PathMatch, RouteOrigin, RulePlace};
 use super::selection::{self, RuleSelector};
 use super::virtual_service::VirtualService;
 use super::virtual_services::wider;
-use crate::codes;
-use crate::model::{ExportTo, RareGroup};
+use strait_base::codes;
+use strait_model::{ExportTo, RareGroup};
 
 /// The port of requests in plain text, and that of TLS.
 const PORTS: [u16; 2] = [80, 443];

@@ -18,7 +18,7 @@ use super::destination_rule::{DestinationRule, DestinationRules};
 use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use super::route::Destination;
-use crate::model::Hostname;
+use strait_model::Hostname;
 
 /// How long a subset stays that routes lead to. Long enough for somebody to apply the objects of one change one after the
 /// other, short enough for a mistake to show.

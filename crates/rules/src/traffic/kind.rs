@@ -1,7 +1,7 @@
 //! What reading an object depends on besides the object.
 
-use crate::mesh::{GatewayScope, HostSharing, IngressSettings, MeshConfig};
-use crate::model::Namespace;
+use strait_model::Namespace;
+use strait_model::mesh_config::{GatewayScope, HostSharing, IngressSettings, MeshConfig};
 
 /// Settings of the mesh that change what objects mean.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::codes::{self, Code};
-use crate::model::{ExportTo, Namespace, ObjectKey};
-use crate::unread;
+use strait_base::codes::{self, Code};
+use strait_base::unread;
+use strait_model::{ExportTo, Namespace, ObjectKey};
 
 /// Which object it is, and how old. Sorts from the oldest to the youngest; of one age by name, then by namespace, as
 /// everywhere where age decides. (docs/reference/traffic.md, "Order".)

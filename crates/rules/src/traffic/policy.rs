@@ -11,13 +11,13 @@ use serde::Deserialize;
 
 pub(super) use self::client_tls::path_fault;
 pub use self::client_tls::{
-    ClientCertificate, ClientTls, ForeignTls, NameKind, PairFiles, RootFiles, RuleScope,
-    ServerName, TrustedRoots,
+    ClientCertificate, ClientTls, ForeignTls, NameKind, RuleScope, ServerName, TrustedRoots,
 };
 pub(super) use self::raw::{RawTrafficPolicy, pool_limits};
-pub use crate::mesh::{Http2Pings, OutlierDetection, PoolLimits};
-use crate::mesh::{LocalitySetting, UsualLimits};
-use crate::model::{ProxyType, SortedMap};
+pub use strait_model::mesh_config::{Http2Pings, OutlierDetection, PoolLimits};
+use strait_model::mesh_config::{LocalitySetting, UsualLimits};
+pub use strait_model::tls_files::{PairFiles, RootFiles};
+use strait_model::{ProxyType, SortedMap};
 
 /// What a rule says of how a service is spoken to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::selection::{self, RuleSelector};
-use crate::codes;
-use crate::model::{Labels, labels_match};
+use strait_base::codes;
+use strait_model::{Labels, labels_match};
 
 /// Variables of a sidecar's environment that say where and what it is.
 const RESERVED: [&str; 5] = ["POD_NAME", "POD_NAMESPACE", "POD_IP", "SERVICE_ACCOUNT", "NODE_NAME"];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::proxy_config::SidecarDefaults;
 use super::report::{TrafficObject, TrafficReports};
-use crate::model::{Labels, Namespace, ObjectKey};
+use strait_model::{Labels, Namespace, ObjectKey};
 
 const KIND: &str = "ProxyConfig";
 

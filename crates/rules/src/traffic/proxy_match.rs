@@ -6,7 +6,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::re2;
-use crate::model::Proxy;
+use strait_model::Proxy;
 
 /// How large an expression for a version may be, ready to be tried.
 const PROGRAM_BYTES_MAX: usize = 64 << 10;

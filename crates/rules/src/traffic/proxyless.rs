@@ -9,8 +9,8 @@ use regex::Regex;
 
 use super::policy::{Algorithm, ClientTls, HashKey, HashTable, PolicyGroups, PoolLimits};
 use super::route::{HttpRule, PathMatch, RareConditions, RequestMatch, TextMatch};
-use crate::mesh::RetryRule;
-use crate::model::GrpcLibrary;
+use strait_model::GrpcLibrary;
+use strait_model::mesh_config::RetryRule;
 
 /// The method of every call.
 const METHOD: &str = "POST";
@@ -261,10 +261,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::mesh::RareRetrySettings;
     use crate::traffic::route::{
         Destination, HeaderChanges, RareAtDestination, RareTerms, RedirectRule, Rewrite, RuleTerms,
     };
+    use strait_model::mesh_config::RareRetrySettings;
 
     fn exact(text: &str) -> TextMatch {
         TextMatch::Exact(text.into())

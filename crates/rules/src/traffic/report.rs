@@ -14,7 +14,7 @@ use super::proxy_config::SidecarDefaults;
 use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
-use crate::model::{ObjectJson, ObjectKey};
+use strait_model::{ObjectJson, ObjectKey};
 
 /// An object that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]

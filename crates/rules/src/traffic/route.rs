@@ -13,9 +13,9 @@ use ipnet::IpNet;
 
 use super::object::ObjectMeta;
 use super::selection::{RuleSelector, Selection};
-use crate::mesh::RetryRule;
-pub(super) use crate::model::is_header_value as is_text;
-use crate::model::{Hostname, Namespace, RareGroup, unsaid};
+pub(super) use strait_model::is_header_value as is_text;
+use strait_model::mesh_config::RetryRule;
+use strait_model::{Hostname, Namespace, RareGroup, unsaid};
 
 /// The name that stands for all sidecars where gateways are named.
 pub const MESH: &str = "mesh";

@@ -10,7 +10,7 @@ use imbl::ordmap::DiffItem;
 use super::changes::TrafficChanges;
 use super::object::ObjectMeta;
 use super::selection::{RuleSelector, Selectors};
-use crate::model::Namespace;
+use strait_model::Namespace;
 
 /// An object of such a kind.
 pub(super) trait Scoped: PartialEq {

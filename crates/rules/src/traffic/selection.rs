@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use imbl::OrdMap;
 
 use super::proxy_match::{ProxyFinder, ProxyMatch};
-use crate::model::{Labels, Namespace, Proxy};
+use strait_model::{Labels, Namespace, Proxy};
 
 /// Labels that a proxy must have, as a rule names them; never empty.
 pub type RuleSelector = Arc<Labels>;
@@ -250,7 +250,7 @@ mod tests {
             let pod = labels(some(&mut random, 0));
             let found = selectors.selection(&"shop".into(), &pod);
             for selector in &all {
-                let selects = crate::model::labels_match(selector, &pod);
+                let selects = strait_model::labels_match(selector, &pod);
                 assert_eq!(found.contains(selector), selects, "{selector:?} of {pod:?}");
             }
         }

@@ -10,7 +10,7 @@ use super::object::ObjectState;
 use super::policy::TrafficPolicy;
 use super::report::TrafficObject;
 use super::route::RuleTerms;
-use crate::model::SortedMap;
+use strait_model::SortedMap;
 
 /// Parts of objects, of which equal ones are one.
 #[derive(Debug, Default)]

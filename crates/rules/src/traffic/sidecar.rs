@@ -23,9 +23,9 @@ use super::policy::{PoolLimits, pool_limits};
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use super::virtual_services::RoutedService;
-use crate::codes;
-use crate::mesh::{OutboundTrafficPolicy, WrittenOutboundMode, WrittenPool};
-use crate::model::{Interception, Namespace, Protocol};
+use strait_base::codes;
+use strait_model::mesh_config::{OutboundTrafficPolicy, WrittenOutboundMode, WrittenPool};
+use strait_model::{Interception, Namespace, Protocol};
 
 /// What one object says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,9 +19,9 @@ use super::changes::TrafficChanges;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
-use crate::codes;
-use crate::mesh::{AccessLog, MeshConfig};
-use crate::model::Namespace;
+use strait_base::codes;
+use strait_model::Namespace;
+use strait_model::mesh_config::{AccessLog, MeshConfig};
 
 /// What one object says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,7 +258,6 @@ fn note(changes: &mut TrafficChanges, namespace: &Namespace, _: bool) {
     changes.logging.insert(namespace.clone());
 }
 
-#[cfg(test)]
 pub use self::cel::{READABLE, UNREADABLE, as_deep_as_envoys_take, too_deep_for_envoys};
 
 #[cfg(test)]

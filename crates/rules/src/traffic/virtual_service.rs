@@ -32,9 +32,9 @@ use super::route::{
     ConnectionMatch, Destination, HttpRule, MESH, RouteKind, RouteOrigin, RulePlace, SourceMatch,
     TcpRule, place,
 };
-use crate::codes;
-use crate::mesh::{SHORTER, at_least_a_millisecond};
-use crate::model::{ExportTo, Namespace, RareGroup, SortedMap, unsaid};
+use strait_base::codes;
+use strait_model::mesh_config::{SHORTER, at_least_a_millisecond};
+use strait_model::{ExportTo, Namespace, RareGroup, SortedMap, unsaid};
 
 /// A VirtualService, or the part of one that others delegate to.
 #[derive(Debug, Clone, PartialEq, Eq)]

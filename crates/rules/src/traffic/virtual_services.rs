@@ -16,9 +16,9 @@ use super::route::{
 };
 use super::selection::{Selection, Selectors};
 use super::virtual_service::{Delegate, VirtualService};
-use crate::codes;
-use crate::mesh::HostSharing;
-use crate::model::{ExportTo, Hostname, Namespace, Port, WorkloadKey};
+use strait_base::codes;
+use strait_model::mesh_config::HostSharing;
+use strait_model::{ExportTo, Hostname, Namespace, Port, WorkloadKey};
 
 /// A service, and the name of a port of it; empty for the only one that it has.
 pub type UnnumberedPort = (Hostname, Arc<str>);

@@ -11,16 +11,17 @@ use serde_json::{Value, json};
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
-use crate::access::{PolicyKind, PolicyName};
-use crate::explain::{
+use strait_ads::connections::OpenStream;
+use strait_base::time::rfc3339;
+use strait_explain::{
     AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, CredentialFault, explain_policy, is_for,
     transition_by,
 };
-use crate::model::Cause;
-use crate::push::PushContext;
-use crate::timeline::{Timeline, TimelineEntry};
-use crate::xds::connections::{OpenStream, rfc3339};
-use crate::xds::secrets::SecretReport;
+use strait_mesh::push::PushContext;
+use strait_mesh::timeline::{Timeline, TimelineEntry};
+use strait_model::Cause;
+use strait_rules::access::{PolicyKind, PolicyName};
+use strait_xds::secrets::SecretReport;
 
 /// A question about a request.
 #[derive(Deserialize)]
@@ -215,8 +216,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::model::{ClusterId, WorkloadKey};
-    use crate::timeline::Delivery;
+    use strait_mesh::timeline::Delivery;
+    use strait_model::{ClusterId, WorkloadKey};
 
     #[test]
     fn of_a_change_of_modes_it_is_told_who_has_not_answered_yet() {
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(found(), [[3, 1, 0, 1].map(Some)]);
         let last = enter("shop", "mode");
         let (done, late) = (last.receipt(), last.receipt());
-        done.acknowledge(&crate::fixtures::sidecar("a.shop", "east"), Instant::now());
+        done.acknowledge(&strait_model::testing::sidecar("a.shop", "east"), Instant::now());
         let _of_another = enter("shop", "other");
         let step = enter("", "");
         let client = step.receipt();

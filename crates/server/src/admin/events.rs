@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::failure::{AdminFailure, pretty};
-use crate::model::Cause;
-use crate::timeline::{ProxySteps, Timeline, TimelineEntry};
-use crate::xds::connections::rfc3339;
+use strait_base::time::rfc3339;
+use strait_mesh::timeline::{ProxySteps, Timeline, TimelineEntry};
+use strait_model::Cause;
 
 /// A change whose proxies have not all answered within this is told of as it is then.
 const ANSWERS_LIMIT: Duration = Duration::from_secs(10);
@@ -192,9 +192,9 @@ mod tests {
     use futures::StreamExt;
 
     use super::*;
-    use crate::fixtures::sidecar;
-    use crate::model::Causes;
-    use crate::timeline::Delivery;
+    use strait_mesh::timeline::Delivery;
+    use strait_model::Causes;
+    use strait_model::testing::sidecar;
 
     #[tokio::test]
     async fn whoever_follows_is_told_of_a_change_and_of_its_end() {

@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
-use crate::history::{
+use strait_base::time::rfc3339;
+use strait_mesh::history::{
     History, HistoryRecord, MeshDifference, PastMoment, SetDifference, UnknownMoment,
 };
-use crate::hold::{KeptConfiguration, KeptConfigurations};
-use crate::xds::connections::rfc3339;
+use strait_mesh::hold::{KeptConfiguration, KeptConfigurations};
 
 /// By how much the clock of who asks may go ahead of ours.
 const CLOCKS_APART: Duration = Duration::from_secs(60);

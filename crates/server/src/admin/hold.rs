@@ -16,16 +16,16 @@ use tokio::time::timeout;
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::preview::{newest_streams, of_proxies};
 use super::sources::{Sources, SourcesState, current};
-use crate::hold::{
+use strait_ads::preview::preview;
+use strait_base::time::rfc3339;
+use strait_mesh::hold::{
     ConfigurationHold, HoldChange, HoldMark, HoldRefusal, HoldRequest, HoldScope, HoldSharing,
     HoldState, Waiting, now_to_the_millisecond,
 };
-use crate::mesh::Defaults;
-use crate::model::{ConfigurationSnapshot, ObjectKey};
-use crate::push::PushContext;
-use crate::rollout::STOPPED_BY;
-use crate::xds::connections::rfc3339;
-use crate::xds::preview::preview;
+use strait_mesh::push::PushContext;
+use strait_mesh::rollout::STOPPED_BY;
+use strait_model::mesh_config::Defaults;
+use strait_model::{ConfigurationSnapshot, ObjectKey};
 
 /// The longest question, in bytes.
 pub(super) const QUESTION_BYTES_MAX: usize = 64 << 10;

@@ -45,8 +45,7 @@ use tokio::net::TcpListener;
 
 pub use self::announcements::Announcements;
 use self::events::EventsQuery;
-use self::failure::pretty;
-use self::failure::{AdminFailure, AdminResult, bad};
+use self::failure::{AdminFailure, AdminResult, bad, pretty};
 use self::history::{DiffQuery, HistoryQuery};
 pub use self::page::BrowserAccess;
 pub use self::port::ConnectionLimiter;
@@ -58,20 +57,21 @@ pub use self::stored::{StoredAnswer, StoredAnswers, serve_stored};
 pub use self::tally::WithheldTally;
 pub use self::token::{Token, TokenError, runtime_directory};
 use self::topics::PageTopics;
-use crate::clusters::status::ClusterStatus;
-use crate::codes;
-use crate::descriptors::Descriptors;
-use crate::explain::{explain, find_service};
-use crate::identity::{RootLife, ServerIdentity};
 use crate::metrics::{self, WithheldCounts};
-use crate::model::{ClusterId, NetworkId, ProxyType};
-use crate::push::PushContext;
-use crate::push::proxy::east_west_port;
-use crate::push::view::{Role, ViewKey};
-use crate::sources::STATE_DIRECTORY;
-use crate::xds::connections::{OpenStream, rfc3339};
-use crate::xds::generate::ProxyConfig;
-use crate::xds::resource::ResourceSource;
+use strait_ads::connections::OpenStream;
+use strait_base::codes;
+use strait_base::descriptors::Descriptors;
+use strait_base::source_status::STATE_DIRECTORY;
+use strait_base::time::rfc3339;
+use strait_envoy::ProxyConfig;
+use strait_explain::{explain, find_service};
+use strait_identity::{RootLife, ServerIdentity};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::proxy::east_west_port;
+use strait_mesh::push::view::{Role, ViewKey};
+use strait_model::{ClusterId, NetworkId, ProxyType};
+use strait_sources::clusters::status::ClusterStatus;
+use strait_xds::resource::ResourceSource;
 
 /// Serves the admin API until the tasks are stopped.
 pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {

@@ -25,7 +25,7 @@ use super::announcements::Announcements;
 use super::failure::{AdminFailure, AdminResult, pretty};
 use super::session::{BrowserSessions, CODE_LASTS};
 use super::shared::is_known;
-use crate::descriptors;
+use strait_base::descriptors;
 
 /// How many pages may wait for changes at once, where there are descriptors enough. One more is told to ask now and then instead.
 /// Each is a connection, with some 20 kB of buffers, and a task that sleeps.

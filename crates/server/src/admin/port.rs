@@ -30,8 +30,8 @@ use tower::ServiceExt;
 use tracing::{debug, warn};
 
 use super::failure::AdminFailure;
-use crate::descriptors::{self, Descriptors, ListeningPort, Seat};
-use crate::task::Supervisor;
+use strait_base::descriptors::{self, Descriptors, ListeningPort, Seat};
+use strait_base::task::Supervisor;
 
 /// How long the head of a request may take, also the next one of a connection.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);

@@ -15,12 +15,12 @@ use serde_json::{Map, Value, json};
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::json_fields::changed_fields;
 use super::sources::{SourcesState, connected, current};
-use crate::explain::{CalledHosts, ConfigQuery, ConfigReason, ConfigView, dated, suggest_scope};
-use crate::model::{Collection, Namespace, ObjectJson, ObjectKey, ProxyType};
-use crate::push::PushContext;
-use crate::xds::connections::OpenStream;
-use crate::xds::preview::{PreviewedProxies, TypePreview, preview};
-use crate::xds::resource::{Resource, ResourceType};
+use strait_ads::connections::OpenStream;
+use strait_ads::preview::{PreviewedProxies, TypePreview, preview};
+use strait_explain::{CalledHosts, ConfigQuery, ConfigReason, ConfigView, dated, suggest_scope};
+use strait_mesh::push::PushContext;
+use strait_model::{Collection, Namespace, ObjectJson, ObjectKey, ProxyType};
+use strait_xds::resource::{Resource, ResourceType};
 
 /// The longest question, in bytes.
 pub(super) const QUESTION_BYTES_MAX: usize = 16 << 20;
@@ -174,7 +174,7 @@ fn edited(
 /// Whether what comes of an object is worked out here: traffic rules and access policies, not what describes services.
 fn is_tried(key: &ObjectKey) -> bool {
     !matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry")
-        && (key.group.ends_with(".istio.io") || &*key.group == crate::model::GATEWAY_API)
+        && (key.group.ends_with(".istio.io") || &*key.group == strait_model::GATEWAY_API)
 }
 
 /// What becomes of an object, with what is said of subsets that it has no more.

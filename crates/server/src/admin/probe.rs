@@ -16,8 +16,8 @@ use tracing::info;
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, current};
-use crate::identity::{IdentityError, SpiffeId};
-use crate::xds::connections::rfc3339;
+use strait_base::time::rfc3339;
+use strait_identity::{IdentityError, SpiffeId};
 
 /// Whose certificate it is.
 const ACCOUNT: &str = "strait-probe";

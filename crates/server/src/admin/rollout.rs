@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::hold;
 use super::sources::{Sources, SourcesState};
-use crate::hold::HoldChange;
-use crate::model::Proxy;
-use crate::policy::RolloutPlan;
-use crate::rollout::{RolloutState, RunningRollout, STOPPED_BY};
-use crate::xds::connections::rfc3339;
+use strait_base::time::rfc3339;
+use strait_mesh::hold::HoldChange;
+use strait_mesh::rollout::{RolloutState, RunningRollout, STOPPED_BY};
+use strait_model::Proxy;
+use strait_model::policy::RolloutPlan;
 
 /// How many proxies are named that are in the share, and that refused it.
 const PROXIES_SHOWN: usize = 100;

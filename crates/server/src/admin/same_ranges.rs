@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
-use crate::clusters::status::ClusterStatus;
-use crate::model::{ClusterId, NetworkId, SameRange};
+use strait_model::{ClusterId, NetworkId, SameRange};
+use strait_sources::clusters::status::ClusterStatus;
 
 /// Fills in `same_ranges` of each row, where pods have no address in common as yet. Of very many clusters that share a
 /// range each names its neighbours.
@@ -49,7 +49,7 @@ pub(super) fn find_same_ranges(rows: &mut [ClusterStatus]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SameAddress;
+    use strait_model::SameAddress;
 
     fn row(id: &str, network: &str, ranges: &[&str]) -> ClusterStatus {
         let parse = |range: &&str| range.parse::<IpNet>().expect("a range");

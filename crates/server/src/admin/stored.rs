@@ -141,7 +141,7 @@ async fn login_code(State(site): State<Arc<StoredSite>>) -> AdminResult {
 /// Says of every answer when it is from: ages are counted up to then.
 async fn dated(State(site): State<Arc<StoredSite>>, request: Request, next: Next) -> Response {
     let mut answer = next.run(request).await;
-    let taken = crate::xds::connections::rfc3339(site.answers.taken);
+    let taken = strait_base::time::rfc3339(site.answers.taken);
     if let Ok(taken) = HeaderValue::from_str(&taken) {
         answer.headers_mut().insert(STORED_HEADER, taken);
     }

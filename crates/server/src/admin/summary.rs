@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use super::failure::{AdminResult, pretty};
 use super::sources::{Sources, SourcesState, current};
 use super::{hold, rollout, views};
-use crate::access::PolicyState;
-use crate::explain::ConfigReports;
-use crate::model::ClusterId;
-use crate::push::PushContext;
-use crate::xds::connections::{OpenStream, ProxyStanding};
+use strait_ads::connections::{OpenStream, ProxyStanding};
+use strait_explain::ConfigReports;
+use strait_mesh::push::PushContext;
+use strait_model::ClusterId;
+use strait_rules::access::PolicyState;
 
 /// How many proxies that refuse something are named, and how many objects that can't be read.
 const NAMED: usize = 40;

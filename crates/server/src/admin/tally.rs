@@ -7,15 +7,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::views::{Clients, WithheldCount};
-use crate::aggregate::{MergedService, SameAddresses};
-use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::metrics::WithheldCounts;
-use crate::model::{Hostname, KnownClusters};
-use crate::network::Networks;
-use crate::policy::Policy;
-use crate::push::PushContext;
-use crate::push::view::ViewKey;
-use crate::traffic::Traffic;
+use strait_mesh::aggregate::{MergedService, SameAddresses};
+use strait_mesh::network::Networks;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::view::ViewKey;
+use strait_model::mesh_config::{MeshConfig, MeshNetworks};
+use strait_model::policy::Policy;
+use strait_model::{Hostname, KnownClusters};
+use strait_rules::traffic::Traffic;
 
 /// What was counted last.
 #[derive(Debug, Default)]
@@ -115,10 +115,11 @@ impl WithheldTally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{endpoint, member, service, settings, shard, sidecar};
-    use crate::model::{ClusterId, KnownClusters};
-    use crate::push::event_loop::{MeshEvent, MeshState};
-    use crate::push::view::Role;
+    use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+    use strait_mesh::push::view::Role;
+    use strait_mesh::testing::settings;
+    use strait_model::testing::{endpoint, member, service, shard, sidecar};
+    use strait_model::{ClusterId, KnownClusters};
 
     #[test]
     fn a_count_that_goes_on_from_the_last_is_the_same_as_one_from_nothing() {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tracing::warn;
 
-use crate::apiserver::Redacted;
-use crate::{codes, durable};
+use strait_base::{codes, durable};
+use strait_kube_client::Redacted;
 
 /// The fewest bytes of a token: less is guessed.
 const SHORTEST: usize = 16;

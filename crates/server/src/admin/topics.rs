@@ -10,16 +10,17 @@ use tokio::sync::watch;
 
 use super::announcements::{Announcements, REST};
 use super::sources::Sources;
-use crate::clusters::status::ClusterStatus;
-use crate::explain::ConfigReports;
-use crate::hold::{HoldSharing, HoldState};
-use crate::identity::ServerIdentity;
-use crate::mesh::watch::SourceProblem;
-use crate::policy::{Policy, WatchedPolicy};
-use crate::push::PushContext;
-use crate::rollout::RolloutState;
-use crate::sources::{SourceStanding, SourceStatusMap, SourceStatusTable};
-use crate::xds::heads::{Heads, Refusals};
+use strait_base::source_status::{SourceStanding, SourceStatusMap, SourceStatusTable};
+use strait_envoy::heads::{Heads, Refusals};
+use strait_explain::ConfigReports;
+use strait_identity::ServerIdentity;
+use strait_mesh::hold::{HoldSharing, HoldState};
+use strait_mesh::push::PushContext;
+use strait_mesh::rollout::RolloutState;
+use strait_model::mesh_config::SourceProblem;
+use strait_model::policy::Policy;
+use strait_sources::clusters::status::ClusterStatus;
+use strait_sources::policy_watch::WatchedPolicy;
 
 /// How often is looked at what time alone changes: a source is out of contact once it was silent for long enough.
 const LOOK: Duration = Duration::from_secs(10);

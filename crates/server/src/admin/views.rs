@@ -10,23 +10,23 @@ use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::aggregate::{Conflict, MergedService};
-use crate::explain::code;
-use crate::identity::{
+use strait_base::time::rfc3339;
+use strait_explain::code;
+use strait_identity::{
     Authority, CertificateProblem, MemberAuthority, RootRecord, RootStanding, RootStep,
     ServerIdentity,
 };
-use crate::mesh::watch::SourceProblem;
-use crate::model::{
+use strait_mesh::aggregate::{Conflict, MergedService};
+use strait_mesh::push::addresses::{DroppedAddress, addresses};
+use strait_mesh::push::view::{ViewKey, decide, is_by_node};
+use strait_mesh::push::{PushContext, Whereabouts};
+use strait_model::mesh_config::SourceProblem;
+use strait_model::registry::{Provider, ShardKey};
+use strait_model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, Namespace,
     NetworkId, Resolution, SameAddress,
 };
-use crate::push::addresses::{DroppedAddress, addresses};
-use crate::push::view::{ViewKey, decide, is_by_node};
-use crate::push::{PushContext, Whereabouts};
-use crate::registry::{Provider, ShardKey};
-use crate::traffic::Selection;
-use crate::xds::connections::rfc3339;
+use strait_rules::traffic::Selection;
 
 /// A merged service.
 #[derive(Debug, Serialize)]

@@ -8,13 +8,13 @@ use serde_json::Value;
 use super::access::faults;
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
-use crate::codes;
-use crate::explain::{AskedRequest, CredentialFault, PolicyExplanation, explain_policy};
-use crate::model::{Proxy, ProxyType};
-use crate::push::PushContext;
-use crate::push::proxy::{inbound_targets, served_in};
-use crate::xds::connections::OpenStream;
-use crate::xds::generate::{ProbedRequest, ProxyConfig, RequestDirection, RequestWalk};
+use strait_ads::connections::OpenStream;
+use strait_base::codes;
+use strait_envoy::{ProbedRequest, ProxyConfig, RequestDirection, RequestWalk};
+use strait_explain::{AskedRequest, CredentialFault, PolicyExplanation, explain_policy};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::proxy::{inbound_targets, served_in};
+use strait_model::{Proxy, ProxyType};
 
 const USAGE: &str = "a route is asked for by ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA][&httpProxy=PORT]";
 

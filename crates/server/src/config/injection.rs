@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
-use crate::inject::server::WebhookSettings;
-use crate::inject::{InjectSettings, PodDefaults, Redirection, default_image};
-use crate::model::ClusterId;
+use strait_injection::server::WebhookSettings;
+use strait_injection::{InjectSettings, PodDefaults, Redirection, default_image};
+use strait_model::ClusterId;
 
 /// What injected sidecars are.
 #[derive(Debug, Clone, Default, Args)]

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use tracing::{info, warn};
 
-use crate::explain::MemberReports;
-use crate::model::{ClusterId, Collection};
-use crate::policy::Policy;
-use crate::push::event_loop::{BegunEdition, MeshEvent};
-use crate::registry::{Epoch, Provider, RegistryUpdate, ShardChange};
-use crate::timeline::Delivery;
-use crate::traffic::{EditionIndex, TrafficIndex};
-use crate::xds::heads::{Heads, ServedHead};
+use strait_envoy::heads::{Heads, ServedHead};
+use strait_explain::MemberReports;
+use strait_mesh::push::event_loop::{BegunEdition, MeshEvent};
+use strait_mesh::timeline::Delivery;
+use strait_model::policy::Policy;
+use strait_model::registry::{Epoch, Provider, RegistryUpdate, ShardChange};
+use strait_model::{ClusterId, Collection};
+use strait_rules::traffic::{EditionIndex, TrafficIndex};
 
 /// What clusters say of traffic, and the editions that come of it.
 pub(super) struct FeedEditions {
@@ -43,7 +43,7 @@ impl FeedEditions {
         let (cluster, epoch) = (&update.shard.cluster, update.epoch);
         let held = self.reported.get(cluster);
         let said =
-            |facts: Option<&crate::model::ClusterFacts>| facts.map(|one| one.traffic.clone());
+            |facts: Option<&strait_model::ClusterFacts>| facts.map(|one| one.traffic.clone());
         let objects = match &update.change {
             ShardChange::Removed => {
                 return self.reported.remove(cluster).is_some_and(|one| !one.objects.is_empty());

@@ -7,29 +7,31 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, warn};
 
 use super::restored::put;
-use crate::access::{PolicyKind, TimePoint};
-use crate::codes;
-use crate::hold::{ConfigurationHold, HoldScope, RestoredHold, now_to_the_millisecond};
-use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
-use crate::policy::RolloutPlan;
-use crate::push::event_loop::MeshEvent;
-use crate::push::interest::Interest;
-use crate::rollout::{RolloutFiles, RolloutState, RolloutVerdict, RunningRollout, STOPPED_BY};
-use crate::server::in_force::ConfigurationInForce;
-use crate::server::rollout::Verdicts;
-use crate::task::Supervisor;
-use crate::timeline::{Delivery, Timeline};
-use crate::xds::heads::{Heads, ServedHead};
+use crate::in_force::ConfigurationInForce;
+use crate::rollout::Verdicts;
+use strait_base::codes;
+use strait_base::task::Supervisor;
+use strait_envoy::heads::{Heads, ServedHead};
+use strait_mesh::hold::{ConfigurationHold, HoldScope, RestoredHold, now_to_the_millisecond};
+use strait_mesh::push::event_loop::MeshEvent;
+use strait_mesh::push::interest::Interest;
+use strait_mesh::rollout::{
+    RolloutFiles, RolloutState, RolloutVerdict, RunningRollout, STOPPED_BY,
+};
+use strait_mesh::timeline::{Delivery, Timeline};
+use strait_model::policy::RolloutPlan;
+use strait_model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
+use strait_rules::access::{PolicyKind, TimePoint};
 
 /// What roll-outs act on.
-pub(in crate::server) struct RolloutOutputs {
+pub(crate) struct RolloutOutputs {
     /// Who is served what.
-    pub(in crate::server) heads: Arc<Heads>,
+    pub(crate) heads: Arc<Heads>,
     /// The streams that are served what counts for all.
-    pub(in crate::server) interest: Arc<Interest>,
-    pub(in crate::server) timeline: Arc<Timeline>,
+    pub(crate) interest: Arc<Interest>,
+    pub(crate) timeline: Arc<Timeline>,
     /// What others see.
-    pub(in crate::server) state: watch::Sender<Arc<RolloutState>>,
+    pub(crate) state: watch::Sender<Arc<RolloutState>>,
 }
 
 /// What is let out.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tracing::{error, warn};
 
-use crate::access::TimePoint;
-use crate::codes;
-use crate::hold::{ConfigurationHold, HoldChange, HoldFile, RestoredHold};
-use crate::push::event_loop::MeshEvent;
-use crate::server::in_force::ConfigurationInForce;
-use crate::server::shared_hold::FoundHold;
+use crate::in_force::ConfigurationInForce;
+use crate::shared_hold::FoundHold;
+use strait_base::codes;
+use strait_mesh::hold::{ConfigurationHold, HoldChange, HoldFile, RestoredHold};
+use strait_mesh::push::event_loop::MeshEvent;
+use strait_rules::access::TimePoint;
 
 /// Holds what was held before the start, or is held by other replicas: what others have to hear of that, and why it can't be held
 /// where it can't.
@@ -81,8 +81,8 @@ fn newest(own: RestoredHold, shared: Option<FoundHold>) -> (RestoredHold, bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hold::fixtures::hold_of;
-    use crate::model::ConfigurationSnapshot;
+    use strait_mesh::testing::hold_of;
+    use strait_model::ConfigurationSnapshot;
 
     fn hold(since: u64) -> Arc<ConfigurationHold> {
         Arc::new(hold_of(ConfigurationSnapshot::default(), since))

@@ -12,14 +12,16 @@ use tracing::{error, info};
 
 use super::let_out::{StartedRollout, give_back};
 use super::{Fed, Feed, restored};
-use crate::access::TimePoint;
-use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope, now_to_the_millisecond};
-use crate::model::{Collection, ConfigurationSnapshot};
-use crate::policy::RolloutPlan;
-use crate::push::event_loop::{MeshEvent, NextHead};
-use crate::rollout::{Cohort, RolloutVerdict, RunningRollout, STOPPED_BY, name_of};
-use crate::server::rollout::{LOOK, RolloutRun, digits, tell_stopped};
-use crate::xds::heads::ServedHead;
+use crate::rollout::{LOOK, RolloutRun, digits, tell_stopped};
+use strait_envoy::heads::ServedHead;
+use strait_mesh::hold::{
+    ConfigurationHold, HoldChange, HoldRefusal, HoldScope, now_to_the_millisecond,
+};
+use strait_mesh::push::event_loop::{MeshEvent, NextHead};
+use strait_mesh::rollout::{Cohort, RolloutVerdict, RunningRollout, STOPPED_BY, name_of};
+use strait_model::policy::RolloutPlan;
+use strait_model::{Collection, ConfigurationSnapshot};
+use strait_rules::access::TimePoint;
 
 impl Feed {
     fn rollout_plan(&self) -> Option<Arc<RolloutPlan>> {

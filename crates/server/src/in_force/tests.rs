@@ -5,11 +5,12 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::{endpoint, service, settings, shard};
-use crate::hold::HoldScope;
-use crate::model::ObjectKey;
-use crate::push::PushContext;
-use crate::push::event_loop::MeshState;
+use strait_mesh::hold::HoldScope;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::MeshState;
+use strait_mesh::testing::settings;
+use strait_model::ObjectKey;
+use strait_model::testing::{endpoint, service, shard};
 
 /// Objects, what is in force of them, and the mesh that it makes.
 struct Tried {

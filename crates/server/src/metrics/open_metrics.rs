@@ -1,7 +1,7 @@
 //! The text of `/metrics` in the form of OpenMetrics 1.0, for those who ask for it: the same samples, and of each bucket of how long
 //! changes took one that fell into it, with the version of the mesh that it was (an exemplar). Counts nothing.
 
-use crate::xds::Exemplar;
+use strait_ads::Exemplar;
 
 /// What that form is called.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

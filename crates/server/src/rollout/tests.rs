@@ -1,13 +1,15 @@
 use serde_json::json;
 
 use super::*;
-use crate::fixtures::{endpoint, kind_settings, member, service, settings, shard, sidecar};
-use crate::model::{ConfigurationSnapshot, KnownClusters};
-use crate::policy::{RolloutLimits, RolloutPlan};
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::push::view::{Role, ViewKey};
-use crate::task::Supervisor;
-use crate::traffic::TrafficIndex;
+use strait_base::task::Supervisor;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::push::view::{Role, ViewKey};
+use strait_mesh::testing::settings;
+use strait_model::policy::{RolloutLimits, RolloutPlan};
+use strait_model::testing::{endpoint, member, service, shard, sidecar};
+use strait_model::{ConfigurationSnapshot, KnownClusters};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::TrafficIndex;
 
 /// How long a step lasts here.
 const EVERY: Duration = Duration::from_millis(300);

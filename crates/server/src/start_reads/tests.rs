@@ -1,8 +1,8 @@
-use strait_sim::{Fault, Options, SimCluster};
 use tokio::sync::watch;
 
 use super::*;
-use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
+use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_sim::{Fault, Options, SimCluster};
 
 #[tokio::test]
 async fn both_are_asked_before_either_answers() {

@@ -21,17 +21,17 @@ use self::issuers::{IssuerReader, KeysWanted};
 use self::review::Reviews;
 use super::reconciler::{MemberClients, MembersSettled};
 use super::status::ClusterStatus;
-use crate::codes;
-use crate::identity::SpiffeId;
-use crate::identity::caller::{
+use strait_base::codes;
+use strait_base::task::Supervisor;
+use strait_identity::SpiffeId;
+use strait_identity::caller::{
     Caller, CallerAnswer, CallerRefusal, CallerRegistry, RefusalKind, TokenProof,
 };
-use crate::identity::token::{
+use strait_identity::token::{
     IssuerKeys, SignedToken, TokenClaims, TokenFlaw, TokenPod, claimed_issuer,
 };
-use crate::model::{ClusterId, KnownClusters};
-use crate::policy::Policy;
-use crate::task::Supervisor;
+use strait_model::policy::Policy;
+use strait_model::{ClusterId, KnownClusters};
 
 /// What the mesh knows of who runs in members.
 pub trait RunningPods: std::fmt::Debug + Send + Sync {

@@ -18,16 +18,16 @@ use tracing::{info, warn};
 use self::access::{AccessReviews, ReviewOutcome};
 use self::secret_kind::{KeptSecret, SecretKind};
 use super::reconciler::MemberClients;
-use crate::apiserver::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
-use crate::codes::{self, Code};
-use crate::identity::SpiffeId;
-use crate::identity::credential::{
-    Credential, CredentialName, CredentialPart, CredentialRegistry, CredentialState,
-    CredentialTrouble, ROOTS_SUFFIX, SecretFields,
+use strait_base::codes::{self, Code};
+use strait_base::lock::lock;
+use strait_base::task::Supervisor;
+use strait_identity::SpiffeId;
+use strait_identity::credential::{CredentialRegistry, SecretFields, read_credential};
+use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
+use strait_model::ClusterId;
+use strait_model::credential::{
+    Credential, CredentialName, CredentialPart, CredentialState, CredentialTrouble, ROOTS_SUFFIX,
 };
-use crate::lock::lock;
-use crate::model::ClusterId;
-use crate::task::Supervisor;
 
 /// The most credentials that are followed at once.
 const FOLLOWED_MAX: usize = 8192;
@@ -277,7 +277,7 @@ impl CredentialFollower {
             return self.trouble(&codes::SECRET_MISSING, fact);
         };
         let origin = format!("secret {name} of cluster {cluster}");
-        match Credential::of(name.part, fields, &origin, SystemTime::now()) {
+        match read_credential(name.part, fields, &origin, SystemTime::now()) {
             Ok(current) => self.set(CredentialState {
                 current: Some(Arc::new(current)),
                 trouble: None,

@@ -19,9 +19,9 @@ use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::status::{ClusterState, ClusterStatus};
-use crate::apiserver::{Access, ApiClient, ApiError, Patch};
-use crate::codes;
-use crate::model::WriterRole;
+use strait_base::codes;
+use strait_kube_client::{Access, ApiClient, ApiError, Patch};
+use strait_model::WriterRole;
 
 /// The least time between two looks at what there is to report: a state that passes sooner is not reported.
 const PACE: Duration = Duration::from_secs(1);

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::model::{Health, Hostname};
-use crate::policy::MassWithdrawal;
-use crate::registry::{Contents, ShardChange};
+use strait_model::policy::MassWithdrawal;
+use strait_model::registry::{Contents, ShardChange};
+use strait_model::{Health, Hostname};
 
 /// How many ready endpoints each service of a member has, as passed on. All runs of the member share it: a new run's
 /// first update is compared with what the last one reported.
@@ -184,7 +184,7 @@ fn joined(before: ShardChange, after: ShardChange) -> ShardChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{endpoint, host, service, shard};
+    use strait_model::testing::{endpoint, host, service, shard};
 
     const RULE: Option<MassWithdrawal> =
         Some(MassWithdrawal { percent: 50, at_least: 4, hold: Duration::from_secs(30) });
@@ -204,7 +204,7 @@ mod tests {
         let (ShardChange::Reset(contents) | ShardChange::Update(contents)) = change else {
             panic!("an end")
         };
-        let size = |record: &Option<crate::registry::ServiceRecord>| {
+        let size = |record: &Option<strait_model::registry::ServiceRecord>| {
             record.as_ref().map(|record| record.endpoints.len())
         };
         contents.services.iter().map(|(host, one)| (host.to_string(), size(one))).collect()

@@ -13,10 +13,10 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Map, Value};
 
-use crate::address::{ReservedAddress, special};
-use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
-use crate::codes::{self, Code};
-use crate::model::ClusterId;
+use strait_base::address::{ReservedAddress, special};
+use strait_base::codes::{self, Code};
+use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_model::ClusterId;
 
 /// The most bytes a kubeconfig may have. Real ones have 2 to 20 KiB, some 100 with a company's whole
 /// CA bundle; checked before anything else.

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use super::kubeconfig::KubeconfigRefusal;
 use super::secret::{MemberSecret, MemberSettings, MemberSpec};
-use crate::apiserver::Access;
-use crate::codes;
-use crate::model::{ClusterId, Mode, NetworkId};
 use crate::store::ObjectName;
+use strait_base::codes;
+use strait_kube_client::Access;
+use strait_model::{ClusterId, Mode, NetworkId};
 
 /// A century.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -34,16 +34,15 @@ use super::status::{
     ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, TokenStatus, judge,
 };
 use super::token::Lifetime;
-use crate::apiserver::{Access, ReadLimits};
-use crate::codes;
-use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
-use crate::policy::{Policy, WhenDark};
 use crate::registry::kube::{OwnMesh, RunStatus};
-use crate::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
-use crate::sources::FRESH_WAIT;
 use crate::store::{ObjectName, Objects, WatchedSecret};
-use crate::task::Supervisor;
-use crate::task::until;
+use strait_base::codes;
+use strait_base::source_status::FRESH_WAIT;
+use strait_base::task::{Supervisor, until};
+use strait_kube_client::{Access, ReadLimits};
+use strait_model::policy::{Policy, WhenDark};
+use strait_model::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
+use strait_model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
 
 /// Clusters that sync for the first time at once: more would only share the same bandwidth.
 const FIRST_SYNCS: usize = 8;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::plan::{Hold, PlannedCluster};
-use crate::model::{Mode, NetworkId};
-use crate::registry::Contents;
 use crate::registry::kube::{LastContact, ObjectCounts, RunStatus};
 use crate::store::ObjectName;
+use strait_model::registry::Contents;
+use strait_model::{Mode, NetworkId};
 
 /// A member as it was last known. It counts until the member's API server has been read in full again.
 #[derive(Debug, Clone, Default)]
@@ -76,8 +76,8 @@ impl RememberedMember {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::workload;
-    use crate::model::Workloads;
+    use strait_model::Workloads;
+    use strait_model::testing::workload;
 
     #[test]
     fn a_member_is_presumed_in_the_trust_domain_in_which_it_was_read() {

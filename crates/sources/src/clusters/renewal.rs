@@ -24,9 +24,9 @@ use tracing::{info, warn};
 use super::kubeconfig;
 use super::secret::{MemberSecret, SELF_RENEW_ANNOTATION};
 use super::token::{self, Lifetime};
-use crate::apiserver::{Access, ApiClient, ApiCredential, ApiError, Loopback, Patch, Redacted};
-use crate::model::{ClusterId, WriterRole};
 use crate::store::{ObjectName, Objects, WatchedSecret};
+use strait_kube_client::{Access, ApiClient, ApiCredential, ApiError, Loopback, Patch, Redacted};
+use strait_model::{ClusterId, WriterRole};
 
 /// The longest sleep: clocks are set, too.
 const TICK: Duration = Duration::from_secs(60);

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::kubeconfig::{self, KubeconfigRefusal};
-use crate::apiserver::{Access, Loopback};
-use crate::codes;
-use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
 use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
+use strait_base::codes;
+use strait_kube_client::{Access, Loopback};
+use strait_model::{ClusterId, Mode, NetworkId, is_trust_domain};
 
 /// Fixes the network of the Secret's clusters.
 pub const NETWORK_ANNOTATION: &str = "strait.dev/network";
@@ -213,7 +213,7 @@ pub fn name_of(cluster: &ClusterId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::{ApiCredential, Redacted};
+    use strait_kube_client::{ApiCredential, Redacted};
 
     const KUBECONFIG: &str = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
 users: [{name: a, user: {token: canary}}]

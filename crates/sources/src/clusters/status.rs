@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
-use crate::codes::{self, Code};
-use crate::model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
 use crate::registry::kube::{ApiContact, LastContact, RootsStatus, RunStatus};
-use crate::sources::{KEPT, from_disk};
+use strait_base::codes::{self, Code};
+use strait_base::source_status::{KEPT, from_disk};
+use strait_model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
 
 /// How long an API server may be out of reach before its cluster is called stale: a reconnect is no
 /// news. A dead one is noticed within a few seconds more, so that it shows within 20 s.
@@ -99,10 +99,9 @@ pub struct ClusterStatus {
     pub kept: Option<ClusterIdHolder>,
 }
 
-#[cfg(test)]
 impl ClusterStatus {
-    /// A live member of which nothing is reported, for tests to set what matters to them.
-    pub(crate) fn live(id: &str) -> Self {
+    /// A live member that reports nothing, for tests, which set the fields they need.
+    pub fn live(id: &str) -> Self {
         Self {
             id: id.to_owned(),
             secret: Some(format!("strait-system/{id}")),

@@ -16,10 +16,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
-use crate::apiserver::{Access, ApiClient, ApiError, Patch};
-use crate::codes;
-use crate::model::{ObjectKey, WantedStatus, WriterRole};
 use crate::store::api_paths;
+use strait_base::codes;
+use strait_kube_client::{Access, ApiClient, ApiError, Patch};
+use strait_model::{ObjectKey, WantedStatus, WriterRole};
 
 /// The pause between two that are written: at most 20 a second.
 const PACE: Duration = Duration::from_millis(50);

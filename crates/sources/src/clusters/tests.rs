@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use strait_sim::objects::{HTTP, namespace, service};
-use strait_sim::{Options, SimCluster};
 use tokio::sync::{mpsc, watch};
 
 use super::kubeconfig;
 use super::reconciler::{self, ConfigCluster, MembersSettled, ReconcilerConfig, ReconcilerOutputs};
 use super::status::ClusterState;
-use crate::apiserver::Loopback;
-use crate::model::ClusterId;
-use crate::registry::{RegistryUpdate, ShardChange};
 use crate::store;
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_kube_client::Loopback;
+use strait_model::ClusterId;
+use strait_model::registry::{RegistryUpdate, ShardChange};
+use strait_sim::objects::{HTTP, namespace, service};
+use strait_sim::{Options, SimCluster};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SYSTEM: &str = "strait-system";
@@ -62,7 +62,7 @@ impl Mesh {
             removal_grace: Duration::from_secs(1),
             sync_timeout: LIMIT,
             stale_after: super::status::STALE_AFTER,
-            policy: crate::policy::WatchedPolicy::none().policy,
+            policy: crate::policy_watch::WatchedPolicy::none().policy,
             updates,
             remembered: Default::default(),
             runner: Arc::new(|config| Box::pin(crate::registry::kube::run(config))),

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::apiserver::{Access, ApiCredential};
+use strait_kube_client::{Access, ApiCredential};
 
 /// A token that ends sooner than this is reported.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);

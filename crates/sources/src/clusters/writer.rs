@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::apiserver::{Access, ApiClient, ApiError};
-use crate::model::WriterRole;
+use strait_kube_client::{Access, ApiClient, ApiError};
+use strait_model::WriterRole;
 
 /// The Lease's name, in the system namespace.
 const NAME: &str = "strait-writer";
@@ -225,8 +225,8 @@ fn after_fault(role: WriterRole, renewed: Option<Instant>, now: Instant) -> Writ
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::{ApiCredential, Loopback, Redacted};
-    use crate::task::Supervisor;
+    use strait_base::task::Supervisor;
+    use strait_kube_client::{ApiCredential, Loopback, Redacted};
 
     #[test]
     fn a_lease_is_taken_when_its_holder_is_not_heard_of_for_its_life() {

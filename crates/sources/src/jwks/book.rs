@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::client::FetchedSet;
 use super::kept::{GoodKeys, RememberedKeys};
 use super::schedule;
-use crate::access::{FetchedKeys, KeyPlace, KeyState, WantedKeys};
-use crate::model::Namespace;
+use strait_model::Namespace;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeyState, WantedKeys};
 
 /// The most places that are asked, and as many again whose last keys are remembered.
 const PLACES_MAX: usize = 256;

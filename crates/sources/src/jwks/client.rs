@@ -20,7 +20,8 @@ use tokio::net::TcpStream;
 
 use super::guard::{AddressFault, DialRules, KeyTarget};
 use super::schedule;
-use crate::access::{KeyPlace, cut, shown_uri, verifying_keys};
+use strait_base::verifying_keys::{cut, verifying_keys};
+use strait_model::fetched_keys::{KeyPlace, shown_uri};
 
 /// The most bytes of an answer.
 const BODY_MAX: usize = 1024 * 1024;

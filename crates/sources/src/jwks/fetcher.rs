@@ -15,9 +15,10 @@ use tracing::{debug, info, warn};
 use super::book::{KeyBook, KeyEntry};
 use super::client::{FetchedSet, KeyClient, KeyFetchError};
 use super::kept::{self, RememberedKeys};
-use crate::access::{FetchedKeys, KeyPlace, WantedKeys, cut, shown_uri};
-use crate::codes;
-use crate::sources::{SourceFacts, SourceStatusTable};
+use strait_base::codes;
+use strait_base::source_status::{SourceFacts, SourceStatusTable};
+use strait_base::verifying_keys::cut;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys, shown_uri};
 
 /// What a fetcher is given.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use http::Uri;
 use ipnet::IpNet;
 
-use crate::address::{ReservedAddress, Special, special};
+use strait_base::address::{ReservedAddress, Special, special};
 
 /// The metadata services of clouds at an address that could be anybody's (Alibaba, Azure, Oracle).
 const METADATA: [Ipv4Addr; 3] = [

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::guard::{AddressFault, DialRules};
-use crate::access::KeyPlace;
-use crate::durable;
+use strait_base::durable;
+use strait_model::fetched_keys::KeyPlace;
 
 /// The most bytes of the file. What is written stays within: 512 places of 2 KiB with keys of 64 KiB have 34 MiB, and a
 /// quotation mark counts twice.
@@ -78,7 +78,7 @@ pub(super) fn read(file: &Path) -> io::Result<RememberedKeys> {
         let place: Arc<str> = one.place.into();
         let place = if one.issuer { KeyPlace::Issuer(place) } else { KeyPlace::Uri(place) };
         // A file is no more to be believed than a server.
-        let keys = crate::access::verifying_keys(&one.keys).ok()?;
+        let keys = strait_base::verifying_keys::verifying_keys(&one.keys).ok()?;
         let at = UNIX_EPOCH.checked_add(Duration::from_secs(one.fetched))?;
         Some((place, GoodKeys { keys: keys.into(), at, from: one.from.into() }))
     };

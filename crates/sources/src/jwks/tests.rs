@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use super::fetcher::{FetcherInputs, run};
 use super::guard::DialRules;
 use super::{KeyClient, KeyFetchError};
-use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
-use crate::sources::SourceStatusTable;
+use strait_base::source_status::SourceStatusTable;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const WAIT_LIMIT: Duration = Duration::from_secs(20);

@@ -15,11 +15,11 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Objects, RememberedStore, UnreadObjects, Warning, WatchedNamespace, files, mcp};
-use crate::model::{
+use strait_base::source_status::{RememberedStores, SourceFacts, SourceStatusTable, WARNINGS_MAX};
+use strait_base::task::Supervisor;
+use strait_model::{
     Collection, Difference, Labels, NamespaceFilter, ObjectFiles, RememberedObjects,
 };
-use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable, WARNINGS_MAX};
-use crate::task::Supervisor;
 
 /// The kind of Strait's own store where that is an API server.
 pub const OWN_CLUSTER: &str = "cluster";
@@ -601,7 +601,7 @@ mod tests {
 
     #[test]
     fn objects_of_an_api_server_count_where_their_namespace_is_admitted() {
-        use crate::model::LabelSelector;
+        use strait_model::LabelSelector;
         let namespace = |name: &str, label: &str| {
             let labels = [(label.to_owned(), "on".to_owned())].into();
             Arc::new(WatchedNamespace { name: name.into(), labels })

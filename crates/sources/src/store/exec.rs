@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::apiserver::{ApiCredential, Redacted};
+use strait_kube_client::{ApiCredential, Redacted};
 
 /// How long a program may take. Those of clouds ask their API, and may be slow once.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -26,11 +26,10 @@ use super::kinds::PolicyEffect;
 use super::object::{self, ObjectId, StoreObject, UnusableObject};
 use super::value_text::ValueText;
 use super::{Objects, RememberedStore, UnreadObjects, Warning};
-use crate::codes;
-use crate::folder;
-use crate::mass_deletion::{GuardedPart, MassDeletionGuard};
-use crate::model::ObjectKey;
-use crate::task::Supervisor;
+use strait_base::mass_deletion::{GuardedPart, MassDeletionGuard};
+use strait_base::task::Supervisor;
+use strait_base::{codes, folder};
+use strait_model::ObjectKey;
 
 mod config_file;
 mod remembered;

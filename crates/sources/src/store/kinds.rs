@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::Value;
 
 use super::spec::{self, UnreadableSpec};
-use crate::model::{
+use strait_model::{
     GATEWAY_API, INGRESS_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY,
     ISTIO_SECURITY_VERSIONS, ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS, ObjectJson, ObjectKey,
 };

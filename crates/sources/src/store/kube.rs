@@ -28,15 +28,15 @@ use super::{
     CONFIG_MAPS, ISTIO_SECRET_LABEL, ObjectName, Objects, RememberedStore, SECRET_LABEL, Warning,
     WatchedConfigMap, WatchedNamespace, WatchedSecret,
 };
-use crate::apiserver::{
+use strait_base::codes;
+use strait_base::mass_deletion::{Doubt, GuardedPart, MassDeletionGuard};
+use strait_base::source_status::SourceFacts;
+use strait_base::task::Supervisor;
+use strait_kube_client::{
     Access, ApiClient, ApiError, ListSelection, NamespacedName, ObjectMetadata, OwnedObject,
     ReadLimits, WatchEvent, cluster_uid, identity_check, look, null_as_default,
 };
-use crate::codes;
-use crate::mass_deletion::{Doubt, GuardedPart, MassDeletionGuard};
-use crate::model::{Collection, ObjectJson, ObjectKey, filling};
-use crate::sources::SourceFacts;
-use crate::task::Supervisor;
+use strait_model::{Collection, ObjectJson, ObjectKey, filling};
 
 /// Events that wait to be applied. A full channel makes the readers wait.
 const EVENTS_MAX: usize = 64;
@@ -667,7 +667,7 @@ impl StoreIndex {
     }
 
     /// What it was before stays, whatever it is now.
-    fn invalid(&mut self, reader: StoreReader, invalid: crate::apiserver::InvalidField) {
+    fn invalid(&mut self, reader: StoreReader, invalid: strait_kube_client::InvalidField) {
         let name = invalid.key.as_ref().map(name_of);
         self.warn(reader, name, invalid.reason);
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::exec::{ExecToken, Program};
 use super::own_cluster_error::OwnClusterError;
-use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
+use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 
 /// The files that kubectl would read: those of `KUBECONFIG`, else `~/.kube/config`.
 pub fn usual_files() -> Vec<PathBuf> {

@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, watch};
 
 use super::kinds::{self, StoreKind};
 use super::kube::{ReadObject, StoreInput, StoreReader, pass_on_kept};
-use crate::apiserver::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
-use crate::codes;
-use crate::mass_deletion::MassDeletionGuard;
-use crate::model::{Collection, OwnTraffic};
+use strait_base::codes;
+use strait_base::mass_deletion::MassDeletionGuard;
+use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
+use strait_model::{Collection, OwnTraffic};
 
 /// Events that wait to be applied. A full channel makes the readers wait.
 const EVENTS_MAX: usize = 64;

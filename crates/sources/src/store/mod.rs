@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::apiserver::Redacted;
-use crate::model::{Collection, ObjectFiles, ObjectKey};
+use strait_kube_client::Redacted;
+use strait_model::{Collection, ObjectFiles, ObjectKey};
 
 /// The label under which Istio keeps its remote Secrets.
 pub const ISTIO_SECRET_LABEL: (&str, &str) = ("istio/multiCluster", "true");
@@ -188,7 +188,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What the store is sent: see [`crate::fuzz`].
+/// What the store is sent: see [`strait_base::testing::fuzz`].
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz {
     /// A file of manifests.

@@ -7,10 +7,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::kinds;
-use super::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
-use crate::apiserver::Redacted;
-use crate::model::{ObjectJson, ObjectKey};
+use super::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret, kinds};
+use strait_kube_client::Redacted;
+use strait_model::{ObjectJson, ObjectKey};
 
 /// One object.
 #[derive(Debug, Clone, PartialEq, Eq)]

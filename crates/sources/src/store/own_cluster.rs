@@ -13,8 +13,8 @@ use tracing::warn;
 
 use super::kubeconfig::{self, ChosenContext};
 pub use super::own_cluster_error::OwnClusterError;
-use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 
 /// Where a pod finds its account (Kubernetes, "Accessing the API from within a Pod").
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

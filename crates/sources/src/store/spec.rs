@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::{DecodeError, Message};
 use serde_json::{Value, json};
+
 use strait_proto::istio::networking::{ServiceEntry, WorkloadEntry, service_entry};
 use strait_proto::istio::security::{
     AuthorizationPolicy, PeerAuthentication, PolicyTargetReference, Rule, WorkloadSelector,
@@ -178,10 +179,9 @@ fn rule(rule: Rule) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use strait_proto::json::from_json;
-
     use super::*;
     use crate::store::kinds;
+    use strait_proto::json::from_json;
 
     /// A spec of each kind that is read by its descriptor, as a manifest has it.
     fn specs() -> Vec<(&'static str, &'static str, Value)> {

@@ -13,6 +13,12 @@ use std::time::{Duration, SystemTime};
 use prost::Message;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+
+use super::super::asked::{EVERYTHING, TYPES_MAX};
+use super::*;
+use crate::list::SharedList;
+use crate::order::ANSWER_LIMIT;
+use crate::resource::{All, Resource};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
@@ -20,12 +26,6 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 };
 use strait_proto::envoy::google::protobuf::Any;
 use strait_proto::envoy::google::rpc::Status;
-
-use super::super::asked::{EVERYTHING, TYPES_MAX};
-use super::*;
-use crate::xds::list::SharedList;
-use crate::xds::order::ANSWER_LIMIT;
-use crate::xds::resource::{All, Resource};
 
 const FORMS: [ProtocolForm; 2] = [ProtocolForm::Delta, ProtocolForm::Sotw];
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::{Handled, Response, Session, Versioned, Violation};
-use crate::xds::answers::SentNames;
-use crate::xds::asked::check_names;
-use crate::xds::form::ProtocolForm;
-use crate::xds::request::AdsRequest;
-use crate::xds::resource::{ResourceSource, ResourceType, Version};
-use crate::xds::served_hosts::Unsettled;
-use crate::xds::subscription::OneChange;
-use crate::xds::virtual_hosts::{self, HeldHosts};
+use crate::answers::SentNames;
+use crate::asked::check_names;
+use crate::form::ProtocolForm;
+use crate::request::AdsRequest;
+use crate::resource::{ResourceSource, ResourceType, Version};
+use crate::served_hosts::Unsettled;
+use crate::subscription::OneChange;
+use crate::virtual_hosts::{self, HeldHosts};
 
 impl Session {
     /// Serves virtual hosts one by one. Only the Delta form has them so.
@@ -28,7 +28,7 @@ impl Session {
     }
 
     /// Takes a request for virtual hosts. What it names says nothing: it is the routes whose hosts are meant.
-    pub(in crate::xds) fn on_hosts_request(
+    pub(crate) fn on_hosts_request(
         &mut self,
         request: &AdsRequest<'_>,
         source: Option<&mut dyn ResourceSource>,
@@ -94,7 +94,7 @@ impl Session {
     }
 
     /// Takes note of routes that the client had when it came.
-    pub(in crate::xds) fn note_listed_routes(&mut self, names: impl Iterator<Item = Arc<str>>) {
+    pub(crate) fn note_listed_routes(&mut self, names: impl Iterator<Item = Arc<str>>) {
         if let Some(hosts) = &mut self.hosts {
             hosts.listed_routes.extend(names);
         }

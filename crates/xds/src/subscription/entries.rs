@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::xds::held_version::HeldVersion;
-use crate::xds::list;
-use crate::xds::resource::{Resource, Version};
+use crate::held_version::HeldVersion;
+use crate::list;
+use crate::resource::{Resource, Version};
 
 /// Entries sorted by name, each name once.
 #[derive(Debug, Default)]

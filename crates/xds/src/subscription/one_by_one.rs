@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use super::TypeSubscription;
 use super::entries::{Due, Holds, NewEntry};
-use crate::xds::resource::{Resource, ResourceSource, Version};
+use crate::resource::{Resource, ResourceSource, Version};
 
 /// What a name was to the client, and is from now on.
 #[derive(Debug)]
-pub(in crate::xds) struct OneChange {
+pub(crate) struct OneChange {
     /// The client waits for an answer, whatever there is.
-    pub(in crate::xds) is_awaited: bool,
+    pub(crate) is_awaited: bool,
     /// What it was sent before.
-    pub(in crate::xds) before: Option<Arc<Resource>>,
-    pub(in crate::xds) now: Arc<Resource>,
+    pub(crate) before: Option<Arc<Resource>>,
+    pub(crate) now: Arc<Resource>,
 }
 
 impl TypeSubscription {
     /// The next name that differs from what is held, or must be sent; it counts as held from now on. Those that `waits` says so of
     /// stay due; it is told whether the client holds anything under the name.
-    pub(in crate::xds) fn take_one(
+    pub(crate) fn take_one(
         &mut self,
         source: &mut dyn ResourceSource,
         waits: impl Fn(&str, bool) -> bool,
@@ -50,13 +50,13 @@ impl TypeSubscription {
     }
 
     /// What was sent under a name and is still held.
-    pub(in crate::xds) fn sent_of(&self, name: &str) -> Option<Arc<Resource>> {
+    pub(crate) fn sent_of(&self, name: &str) -> Option<Arc<Resource>> {
         let entry = self.entries.view(self.place(name)?);
         (entry.state.holds == Holds::Sent).then(|| Arc::clone(entry.resource))
     }
 
     /// Believes the client that it holds these, which are as they shall be.
-    pub(in crate::xds) fn list_current(&mut self, all: impl Iterator<Item = Arc<Resource>>) {
+    pub(crate) fn list_current(&mut self, all: impl Iterator<Item = Arc<Resource>>) {
         let new: Vec<_> = all.map(NewEntry::sent).collect();
         new.iter().for_each(|entry| self.digest.add(entry.view().digest()));
         if !new.is_empty() {
@@ -66,7 +66,7 @@ impl TypeSubscription {
     }
 
     /// Forgets that these were refused: the client doesn't hold them any more.
-    pub(in crate::xds) fn forget_refused(&mut self, names: &[Arc<str>]) {
+    pub(crate) fn forget_refused(&mut self, names: &[Arc<str>]) {
         names.iter().for_each(|name| self.answers.forget(name));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::xds::resource::{All, Resource};
+use crate::resource::{All, Resource};
 
 /// What a sorted run is searched by.
 pub(super) trait SortedByName {

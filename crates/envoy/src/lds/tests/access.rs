@@ -1,9 +1,10 @@
 //! What access policies make of a workload's way in, and what real Envoys make of that.
 
-use super::*;
-use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
-use crate::model::Collection;
 use serde_json::json;
+
+use super::*;
+use strait_model::Collection;
+use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
 
 /// What these objects come to, where the policies of `root` are for the whole mesh.
 pub(super) fn event_of(root: &str, objects: impl IntoIterator<Item = Value>) -> MeshEvent {
@@ -13,7 +14,8 @@ pub(super) fn event_of(root: &str, objects: impl IntoIterator<Item = Value>) -> 
     let change = index.apply(&settings, &objects).expect("the first time");
     for (name, report) in change.policies.reports() {
         // Tokens whose keys would have to be fetched are refused, which is in force.
-        let mut faults = report.faults.iter().filter(|one| one.code != &crate::codes::ACCESS_KEYS);
+        let mut faults =
+            report.faults.iter().filter(|one| one.code != &strait_base::codes::ACCESS_KEYS);
         assert!(faults.next().is_none(), "{name}: {:?}", report.faults);
     }
     MeshEvent::Access(change.policies, change.causes)
@@ -190,7 +192,7 @@ fn an_endpoint_that_takes_plain_text_alone_is_told_so() {
     let pod = |name: &str, address: &str, label: &str| workload(name, address, &[("app", label)]);
     let of = |name: &str, address: &str| {
         let mut endpoint = at(address, "http", 8080);
-        endpoint.workload = Some(Arc::new(crate::model::WorkloadKey::new("ns", name)));
+        endpoint.workload = Some(Arc::new(strait_model::WorkloadKey::new("ns", name)));
         endpoint
     };
     let word = shard("east", 1)
@@ -217,7 +219,7 @@ fn an_endpoint_that_takes_plain_text_alone_is_told_so() {
     assert_eq!([mode(0), mode(1)], [json!("disabled"), Value::Null]);
     // What the source reports stays what it is, for what is remembered over a restart.
     let (_, record) = context.services[&host("app.ns")].reported().next().expect("a shard");
-    assert!(record.endpoints.iter().all(|one| one.tls_mode == crate::model::TlsMode::Istio));
+    assert!(record.endpoints.iter().all(|one| one.tls_mode == strait_model::TlsMode::Istio));
     mesh.apply(event(&[]));
     let (context, _) = mesh.next_version().expect("a third");
     let assignment = one(&context, &client(), ResourceType::Endpoint, name);

@@ -15,10 +15,10 @@ use super::envoy::{
     validated, workload_server,
 };
 use super::*;
-use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
-use crate::fixtures::kind_settings;
-use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};
-use crate::traffic::TrafficIndex;
+use strait_model::{Collection, ISTIO_NETWORKING, ObjectKey};
+use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::TrafficIndex;
 
 /// A case: which flaw or class it is and what is to hold; the policies, as JSON by action or by kind and name, and how paths are
 /// normalized where the mesh config says so; and what becomes of requests.

@@ -22,8 +22,8 @@ use super::envoy::{
     validated, workload_server,
 };
 use super::*;
-use crate::access::tests::evaluator::{Call, Outcome, Server, Token, outcome};
-use crate::access::tests::generator::{
+use crate::access_oracle::evaluator::{Call, Outcome, Server, Token, outcome};
+use crate::access_oracle::generator::{
     ISSUERS, asking_for_tokens, random_call, random_modes, random_policy, random_token_rules,
     random_tokens,
 };
@@ -70,7 +70,7 @@ pub(super) fn behind_doors_of(
     let config = MeshConfig::parse(&config, &Default::default()).expect("valid");
     let member = |domain: &str| KnownCluster {
         trust_domain: domain.into(),
-        ..crate::fixtures::member(None)
+        ..strait_model::testing::member(None)
     };
     let members = [("east", "mesh.example"), ("west", "foreign.org"), ("new", "cluster.local")];
     let members = members.map(|(id, domain)| (id.into(), member(domain)));

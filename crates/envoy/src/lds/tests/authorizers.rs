@@ -6,8 +6,9 @@ use serde_json::json;
 
 use super::access::{event_of, guarded_by};
 use super::*;
-use crate::push::scope::{Sight, Stand, Wildcard, around};
-use crate::traffic::{KindSettings, TrafficIndex};
+use strait_mesh::push::scope::{Sight, Stand, around};
+use strait_model::dirty::Wildcard;
+use strait_rules::traffic::{KindSettings, TrafficIndex};
 
 const HTTP: &str = "envoy.filters.http.rbac";
 const ASK: &str = "envoy.filters.http.ext_authz";

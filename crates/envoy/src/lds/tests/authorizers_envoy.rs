@@ -8,9 +8,6 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::json;
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::service::auth::v3 as auth;
-use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
 
 use super::access::{event_of, guarded_by};
 use super::access_envoy::answered_whole;
@@ -19,7 +16,10 @@ use super::envoy::{
     Running, at_loopback, bootstrap, envoys, free_ports, static_cluster, to_loopback, validated,
 };
 use super::*;
-use crate::model::TlsMode;
+use strait_model::TlsMode;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::service::auth::v3 as auth;
+use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
 
 /// How long a provider may take in these tests.
 const TIMEOUT: Duration = Duration::from_millis(700);

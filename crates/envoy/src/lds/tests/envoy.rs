@@ -21,15 +21,15 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::access::PeerModes;
-use crate::fixtures::named_endpoint;
-use crate::mesh::{AccessLog, AccessLogEncoding, AccessLogFormat, command_operators};
-use crate::model::{ByName, Interception};
-use crate::push::proxy::{inbound_targets, served_in};
-use crate::traffic::telemetry::{self, WrittenLog};
-use crate::xds::generate::lds::inbound;
-use crate::xds::generate::rbac::AccessFilters;
-use crate::xds::generate::tls::{Secrets, trust_domains_of_clients};
+use crate::lds::inbound;
+use crate::rbac::AccessFilters;
+use crate::tls::{Secrets, trust_domains_of_clients};
+use strait_mesh::push::proxy::{inbound_targets, served_in};
+use strait_model::mesh_config::{AccessLog, AccessLogEncoding, AccessLogFormat, command_operators};
+use strait_model::testing::named_endpoint;
+use strait_model::{ByName, Interception};
+use strait_rules::access::PeerModes;
+use strait_rules::traffic::telemetry::{self, WrittenLog};
 
 /// How long an Envoy may take to start, and a request to be answered.
 const WAIT_LIMIT: Duration = Duration::from_secs(20);

@@ -1,14 +1,14 @@
 //! What a proxy holds after each response while a cluster leaves: nothing may lead to what isn't there.
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 
 use super::*;
-use crate::fixtures::removed;
-use crate::push::interest::Dirty;
-use crate::xds::request::AdsRequest;
-use crate::xds::session::{ProtocolForm, Response, Session};
+use strait_model::dirty::Dirty;
+use strait_model::testing::removed;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use strait_xds::request::AdsRequest;
+use strait_xds::session::{ProtocolForm, Response, Session};
 
 #[test]
 fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use super::RouteBase;
 use super::lists::{self, RouteLists};
-use crate::model::Hostname;
-use crate::push::PushContext;
-use crate::traffic::HostPattern;
-use crate::xds::generate::chunks::Chunks;
+use crate::chunks::Chunks;
 #[cfg(test)]
-use crate::xds::generate::chunks::FRAGMENTS_MAX;
-use crate::xds::generate::class::Class;
+use crate::chunks::FRAGMENTS_MAX;
+use crate::class::Class;
+use strait_mesh::push::PushContext;
+use strait_model::Hostname;
+use strait_rules::traffic::HostPattern;
 
 impl RouteBase {
     /// The same with what other rules for these hosts give them, where nothing but these rules differs from what it was
     /// made of. `None` where more may be another than the routes of services: it has to be made from scratch then.
-    pub(in crate::xds::generate) fn amended(
+    pub(crate) fn amended(
         self: &Arc<Self>,
         context: &PushContext,
         class: &Class,
@@ -93,7 +93,7 @@ impl RouteBase {
 
     /// How many of its chunks are none of another's.
     #[cfg(test)]
-    pub(in crate::xds::generate) fn made_beyond(&self, other: &Self) -> usize {
+    pub(crate) fn made_beyond(&self, other: &Self) -> usize {
         let is_others = |one: &Arc<_>| other.chunks.iter().any(|other| Arc::ptr_eq(one, other));
         assert!(Arc::ptr_eq(&self.addresses, &other.addresses), "addresses are kept");
         self.chunks.iter().filter(|one| !is_others(one)).count()
@@ -102,7 +102,7 @@ impl RouteBase {
     /// How many of its chunks are made where one fragment is another: one, or two where one ends there now, and one more for
     /// each that is as long as any may be, which moves where the next begins.
     #[cfg(test)]
-    pub(in crate::xds::generate) fn made_most(&self) -> usize {
+    pub(crate) fn made_most(&self) -> usize {
         2 + self.chunks.iter().filter(|one| one.len() == FRAGMENTS_MAX).count()
     }
 }

@@ -2,19 +2,20 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::route::v3::RouteConfiguration;
 
 use super::{RouteBase, searched_domains};
-use crate::fixtures::{host, service, settings, shard};
-use crate::model::{Namespace, Resolution, Service};
-use crate::push::PushContext;
-use crate::push::addresses::addresses;
-use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::traffic::Selection;
-use crate::xds::generate::chunks::Chunks;
-use crate::xds::generate::class::Class;
-use crate::xds::generate::rds::{RouteLists, oracle};
-use crate::xds::resource::{Resource, Version};
+use crate::chunks::Chunks;
+use crate::class::Class;
+use crate::rds::{RouteLists, oracle};
+use strait_mesh::push::PushContext;
+use strait_mesh::push::addresses::addresses;
+use strait_mesh::push::event_loop::{MeshEvent, MeshState};
+use strait_mesh::testing::settings;
+use strait_model::testing::{host, service, shard};
+use strait_model::{Namespace, Resolution, Service};
+use strait_proto::envoy::envoy::config::route::v3::RouteConfiguration;
+use strait_rules::traffic::Selection;
+use strait_xds::resource::{Resource, Version};
 
 const SHOP: &str = "shop.svc.cluster.local";
 

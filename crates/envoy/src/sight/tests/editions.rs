@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use super::heads::{Mesh, Tried, stand_of, watchers};
 use super::*;
-use crate::push::event_loop::BegunEdition;
-use crate::timeline::Delivery;
-use crate::traffic::EditionIndex;
-use crate::xds::heads::ServedHead;
+use crate::heads::ServedHead;
+use strait_mesh::push::event_loop::BegunEdition;
+use strait_mesh::timeline::Delivery;
+use strait_rules::traffic::EditionIndex;
 
 /// A cluster's own objects, and what came of them.
 struct OwnRules {

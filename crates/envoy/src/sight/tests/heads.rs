@@ -6,12 +6,12 @@ use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 
 use super::*;
-use crate::push::event_loop::{HeadOutputs, LoopCounters, LoopOutputs, MeshHeads, NextHead};
-use crate::push::interest::{Dirty, Interest, Subscription};
-use crate::push::scope::Wildcards;
-use crate::rollout::Cohort;
-use crate::timeline::{Delivery, Timeline};
-use crate::xds::heads::{Heads, ServedHead};
+use crate::heads::{Heads, ServedHead};
+use strait_mesh::push::event_loop::{HeadOutputs, LoopCounters, LoopOutputs, MeshHeads, NextHead};
+use strait_mesh::push::interest::{Interest, Subscription};
+use strait_mesh::rollout::Cohort;
+use strait_mesh::timeline::{Delivery, Timeline};
+use strait_model::dirty::{Dirty, Wildcards};
 
 /// A stream that looks at what it is told to look at, and at nothing else.
 pub(super) struct Watcher {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::route::v3 as route;
 
 use super::Stand;
-use crate::model::{Proxy, ProxyType, VirtualHostDelivery};
-use crate::push::PushContext;
-use crate::xds::generate::{Cache, ProxyConfig};
-use crate::xds::resource::{Resource, ResourceSource, ResourceType};
-use crate::xds::virtual_hosts::{HeldHosts, changes};
+use crate::{Cache, ProxyConfig};
+use strait_mesh::push::PushContext;
+use strait_model::{Proxy, ProxyType, VirtualHostDelivery};
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_xds::resource::{Resource, ResourceSource, ResourceType};
+use strait_xds::virtual_hosts::{HeldHosts, changes};
 
 type Hosts = BTreeMap<String, route::VirtualHost>;
 

@@ -42,6 +42,6 @@ pub(super) fn some_ingress(random: &mut StdRng) -> Value {
 
 /// A class that is the mesh's or another's.
 pub(super) fn some_class(random: &mut StdRng) -> Value {
-    let own = crate::traffic::ingress::INGRESS_CONTROLLER;
+    let own = strait_rules::traffic::ingress::INGRESS_CONTROLLER;
     json!({ "controller": pick(random, &[own, own, "example.com/other"]) })
 }

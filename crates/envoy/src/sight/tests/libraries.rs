@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use prost::Message;
-use strait_proto::envoy::envoy::config::route::v3 as route;
 
-use crate::xds::generate::ProxyConfig;
-use crate::xds::resource::{Resource, ResourceSource, ResourceType};
+use crate::ProxyConfig;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_xds::resource::{Resource, ResourceSource, ResourceType};
 
 /// Routes of a library name no upstream cluster that it isn't given, for which it would wait, and none twice.
 pub(super) fn check_leads_to_known(proxy_config: &mut ProxyConfig<'_>, table: &Resource) {

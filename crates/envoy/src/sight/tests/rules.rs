@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::push::reach::RuleDifference;
+use strait_mesh::push::reach::RuleDifference;
 
 /// A mesh whose objects can be edited.
 struct Edited {

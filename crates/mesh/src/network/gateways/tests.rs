@@ -1,7 +1,7 @@
 use super::*;
-use crate::fixtures::member;
-use crate::model::{Definition, ExportTo, Hostname, Labels, Resolution, TargetPort};
 use crate::network::ResolvedName;
+use strait_model::testing::member;
+use strait_model::{Definition, ExportTo, Hostname, Labels, Resolution, TargetPort};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")

@@ -8,7 +8,7 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::UdpSocket;
 
 use super::*;
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const TRY: Duration = Duration::from_millis(300);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::task::until;
+use strait_base::task::until;
 
 /// How long answers of gateways are waited for.
 const ANSWERS_LIMIT: Duration = Duration::from_millis(250);
@@ -53,8 +53,8 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::fixtures::sidecar;
     use crate::timeline::Delivery;
+    use strait_model::testing::sidecar;
 
     #[tokio::test]
     async fn the_next_version_waits_for_those_that_are_awaited_and_no_others() {

@@ -17,12 +17,12 @@ use super::gateways_first::GatewaysFirst;
 use super::outputs::HeadOutputs;
 use super::ruled::EditionVersion;
 use super::{LoopCounters, LoopOutputs, MeshEvent, MeshState};
-use crate::model::Proxy;
 use crate::push::context::PushContext;
 use crate::push::effect::effect;
 use crate::push::interest::Changes;
 use crate::push::view_class::unaffected_views;
 use crate::timeline::Delivery;
+use strait_model::Proxy;
 
 /// A head that begins.
 pub struct NextHead {
@@ -39,7 +39,7 @@ impl std::fmt::Debug for NextHead {
 }
 
 /// The mesh with the configuration in force, and with the next one where there is one.
-pub(crate) struct MeshHeads {
+pub struct MeshHeads {
     settled: MeshState,
     outputs: HeadOutputs,
     next: Option<(MeshState, HeadOutputs)>,
@@ -50,7 +50,7 @@ pub(crate) struct MeshHeads {
 
 impl MeshHeads {
     /// One head.
-    pub(crate) fn new(settled: MeshState, outputs: &LoopOutputs) -> Self {
+    pub fn new(settled: MeshState, outputs: &LoopOutputs) -> Self {
         let outputs = HeadOutputs {
             context: outputs.context.clone(),
             interest: Arc::clone(&outputs.interest),
@@ -66,7 +66,7 @@ impl MeshHeads {
     }
 
     /// Takes one event, for all heads that it is for.
-    pub(crate) fn apply(&mut self, event: MeshEvent) {
+    pub fn apply(&mut self, event: MeshEvent) {
         match event {
             MeshEvent::BeginNext(head) => self.begin(*head),
             MeshEvent::EndNext(ended) => {
@@ -135,7 +135,7 @@ impl MeshHeads {
     }
 
     /// Publishes what has changed `since` then, in each head, as of `begun`. Whether anything came of it.
-    pub(crate) fn publish(
+    pub fn publish(
         &mut self,
         outputs: &LoopOutputs,
         since: Option<Instant>,

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, NetworkId};
 use crate::push::interest::{Changes, Dep};
+use strait_model::{ClusterId, NetworkId};
 
 /// What of the ways to endpoints waits for the next version.
 #[derive(Debug, Clone, Default)]

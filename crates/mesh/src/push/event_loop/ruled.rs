@@ -9,13 +9,13 @@ use imbl::OrdMap;
 
 use super::outputs::HeadOutputs;
 use crate::aggregate::MergedService;
-use crate::model::{Cause, Causes, ClusterId, Hostname};
 use crate::push::aliases::ServiceAliases;
 use crate::push::context::{Private, PushContext};
 use crate::push::interest::{Changes, Dep};
-use crate::traffic::destination_rule::DestinationRule;
-use crate::traffic::kept_subsets::{KeptSubsets, MissedSubsets};
-use crate::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
+use strait_model::{Cause, Causes, ClusterId, Hostname};
+use strait_rules::traffic::destination_rule::DestinationRule;
+use strait_rules::traffic::kept_subsets::{KeptSubsets, MissedSubsets};
+use strait_rules::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
 /// An edition of the mesh that begins: for the proxies of a cluster whose own traffic objects count for them.
 pub struct BegunEdition {

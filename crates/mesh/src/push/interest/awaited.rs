@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Changes, Stand};
-use crate::model::ProxyType;
-use crate::push::scope::Wildcard;
 use crate::timeline::{Delivery, Receipt};
+use strait_model::ProxyType;
+use strait_model::dirty::Wildcard;
 
 impl Changes {
     /// What a stream owes that is sent it, and that stands there: east-west gateways that take in otherwise than before are awaited.

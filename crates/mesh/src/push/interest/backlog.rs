@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Interest, PendingChanges, Subscription, lock};
-use crate::push::scope::Wildcard;
+use strait_model::dirty::Wildcard;
 
 /// Of one stream; it may be gone.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::{Interest, lock};
-use crate::model::Proxy;
 use crate::timeline::Delivery;
+use strait_model::Proxy;
 
 impl Interest {
     /// Has the streams of these proxies look at everything, and at what head they are given; streams of which nobody has said yet

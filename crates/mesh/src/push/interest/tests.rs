@@ -1,7 +1,7 @@
 use super::*;
-use crate::fixtures::sidecar;
 use crate::push::Whereabouts;
 use crate::push::view::Role;
+use strait_model::testing::sidecar;
 
 /// Each name is `HOST` or `HOST:PORT`.
 fn watch(subscription: &mut Subscription, names: &[&str]) {

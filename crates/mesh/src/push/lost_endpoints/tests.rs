@@ -3,12 +3,12 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::*;
-use crate::fixtures::{
-    endpoint, host, kind_settings, labels, member, service, settings, shard, sidecar,
-};
-use crate::model::{Endpoint, KnownClusters, Proxy};
 use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::traffic::TrafficIndex;
+use crate::testing::settings;
+use strait_model::testing::{endpoint, host, labels, member, service, shard, sidecar};
+use strait_model::{Endpoint, KnownClusters, Proxy};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::TrafficIndex;
 
 /// `web.shop` with four endpoints, three of them of version v1, with one object of the traffic configuration or none.
 fn mesh_with(kind: &str, spec: Option<serde_json::Value>) -> Arc<PushContext> {

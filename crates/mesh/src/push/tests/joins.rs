@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::{sidecar, workload};
-use crate::model::{ClusterFacts, ClusterId, EndpointRef, NetworkId, WorkloadKey};
 use crate::push::Whereabouts;
 use crate::push::context::FixedSettings;
 use crate::push::interest::Interest;
-use crate::registry::service_entry::EntryIndex;
-use crate::registry::{Contents, Epoch, ShardKey};
+use strait_model::registry::{Contents, Epoch, ShardKey};
+use strait_model::testing::{sidecar, workload};
+use strait_model::{ClusterFacts, ClusterId, EndpointRef, NetworkId, WorkloadKey};
+use strait_rules::service_entry::EntryIndex;
 
 /// The word of these entries: kind, name in namespace `ns`, spec.
 pub(super) fn entries(objects: &[(&str, &str, Value)]) -> MeshEvent {
@@ -211,7 +211,7 @@ fn a_proxy_is_where_its_pod_says_or_its_node_is() {
     assert_eq!(at(sidecar("web-0.ns", "west")), (None, None));
     let saying = |name, node: &str| {
         let node_name = Some(node.into());
-        crate::model::Proxy { node_name, ..sidecar(name, "east") }
+        strait_model::Proxy { node_name, ..sidecar(name, "east") }
     };
     assert_eq!(at(saying("new.ns", "node-a")), there);
     assert_eq!(at(saying("web-0.ns", "node-b")), there);

@@ -1,9 +1,9 @@
 //! Clusters that differ on a service, or on whose an address is: who decides, and who is given what.
 
 use super::*;
-use crate::model::{ClusterId, Protocol, Service};
 use crate::push::addresses::addresses;
-use crate::traffic::Selection;
+use strait_model::{ClusterId, Protocol, Service};
+use strait_rules::traffic::Selection;
 
 /// These clusters are members since then; the others never were.
 fn since(clusters: &[(&str, i64)]) -> MeshEvent {

@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::joins::entries;
 use super::*;
-use crate::fixtures::workload;
-use crate::model::{ClusterFacts, Hostname, WorkloadKey};
-use crate::policy::Policy;
+use strait_model::policy::Policy;
+use strait_model::testing::workload;
+use strait_model::{ClusterFacts, Hostname, WorkloadKey};
 
 fn parsed(policy: &str) -> Policy {
     let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{policy}");

@@ -3,13 +3,13 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::fixtures::labels;
-use crate::model::Namespace;
 use crate::push::Whereabouts;
 use crate::push::context::PushContext;
 use crate::push::interest::{Interest, Subscription};
-use crate::push::scope::{Wildcard, Wildcards};
 use crate::push::view_class::unaffected_views;
+use strait_model::Namespace;
+use strait_model::dirty::{Wildcard, Wildcards};
+use strait_model::testing::labels;
 
 /// So many streams that watch a service as seen from a network.
 const STREAMS: usize = 4;

@@ -7,11 +7,11 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::model::{Distribution, Service};
 use crate::push::Whereabouts;
 use crate::push::interest::{Interest, Subscription};
 use crate::push::scope::Stand;
 use crate::push::view_class::unaffected_views;
+use strait_model::{Distribution, Service};
 
 /// So many streams from each of these views, all of which watch `web.ns`.
 fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<Interest>, Vec<Subscription>) {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::*;
+use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeyState, WantedKeys};
 
 fn believes(spec: Value) -> Value {
     object("RequestAuthentication", "shop", "tokens", spec)

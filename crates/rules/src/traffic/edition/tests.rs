@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::kind_settings;
+use crate::testing::kind_settings;
 use crate::traffic::{HostPattern, Selection};
 
 fn object(kind: &str, name: &str, age: u32, spec: Value) -> Value {

@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use strait_proto::{json, rules};
 
 use super::filters::FilterFault;
 use crate::traffic::HostPattern;
+use strait_proto::{json, rules};
 
 const TYPE_URL: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 /// The protocol of the servers, as `typed_extension_protocol_options` has it.

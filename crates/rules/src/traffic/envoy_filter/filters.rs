@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use strait_proto::{json, rules};
 
 use super::lua;
-use crate::mesh::command_operators;
-use crate::model::Hostname;
 use crate::traffic::re2;
+use strait_model::Hostname;
+use strait_model::mesh_config::command_operators;
+use strait_proto::{json, rules};
 
 /// An HTTP filter as users write it, which Envoys can read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

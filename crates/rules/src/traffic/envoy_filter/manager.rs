@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use strait_proto::{json, rules};
 
 use super::filters::FilterFault;
+use strait_proto::{json, rules};
 
 const NAME: &str =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";

@@ -1,9 +1,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::{ISTIO_NETWORKING, Labels, ObjectKey};
+use crate::testing::kind_settings;
 use crate::traffic::selection::Selectors;
+use strait_model::{ISTIO_NETWORKING, Labels, ObjectKey};
 
 fn read(namespace: &str, name: &str, spec: &Value) -> (EnvoyFilter, Vec<Reason>) {
     let key = ObjectKey {

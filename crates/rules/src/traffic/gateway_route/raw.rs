@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::mesh::WrittenDuration;
 use crate::traffic::route::RedirectPath;
+use strait_model::mesh_config::WrittenDuration;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]

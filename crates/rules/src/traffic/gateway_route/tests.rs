@@ -1,6 +1,6 @@
 use super::*;
-use crate::codes::Code;
-use crate::fixtures::kind_settings;
+use crate::testing::kind_settings;
+use strait_base::codes::Code;
 
 fn meta(namespace: &str, name: &str) -> ObjectMeta {
     ObjectMeta { created: 0, name: name.into(), namespace: namespace.into() }

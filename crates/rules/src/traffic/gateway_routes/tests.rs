@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::GATEWAY_API;
+use crate::testing::kind_settings;
+use strait_model::GATEWAY_API;
 
 fn route(
     created: i64,

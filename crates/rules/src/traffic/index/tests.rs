@@ -8,12 +8,12 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::{ExportTo, Namespace, StandIn};
+use crate::testing::kind_settings;
 use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::policy::ClientTls;
 use crate::traffic::selection::Selection;
+use strait_model::{ExportTo, Namespace, StandIn};
 
 fn index() -> TrafficIndex {
     let mut index = TrafficIndex::new(kind_settings());

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::fixtures::kind_settings;
+use crate::testing::kind_settings;
 
 fn ingress(spec: &Value, annotations: &Value) -> (Ingress, Vec<Reason>) {
     let object = json!({ "metadata": { "annotations": annotations }, "spec": spec });

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::kind_settings;
+use crate::testing::kind_settings;
 
 fn ingress(created: i64, namespace: &str, name: &str, spec: &str) -> Arc<Ingress> {
     let spec: Value = serde_saphyr::from_str(spec).expect("the text is YAML");

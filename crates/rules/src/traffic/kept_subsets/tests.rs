@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::Collection;
+use crate::testing::kind_settings;
 use crate::traffic::TrafficIndex;
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::selection::Selection;
+use strait_model::Collection;
 
 const HOST: &str = "web.shop.svc.cluster.local";
 

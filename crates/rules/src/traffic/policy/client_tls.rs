@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use crate::codes;
 use crate::traffic::object::Reason;
+use strait_base::codes;
+use strait_model::tls_files::{PairFiles, RootFiles};
 
 /// How a service is spoken to, where a rule says that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -53,15 +54,6 @@ pub enum TrustedRoots {
     Secret(String),
 }
 
-/// Roots in files at the proxy.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct RootFiles {
-    /// Them; `None` for those of the proxy's system.
-    pub file: Option<String>,
-    /// What they have revoked.
-    pub revoked: Option<String>,
-}
-
 /// A client's own certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientCertificate {
@@ -69,15 +61,6 @@ pub enum ClientCertificate {
     Files(PairFiles),
     /// That of a Secret of the proxy's namespace, by its name.
     Secret(String),
-}
-
-/// A certificate with its key, in files at the proxy.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PairFiles {
-    /// The certificate.
-    pub certificate: String,
-    /// The key.
-    pub key: String,
 }
 
 /// Whose policy it is.

@@ -11,12 +11,12 @@ use super::{
     Algorithm, ConsistentHash, HashKey, HashTable, LoadBalancing, OutlierDetection, PolicyGroups,
     PoolLimits, ProxyProtocol, RetryBudget, RuleScope, TrafficPolicy, Tunnel, Warmup,
 };
-use crate::codes;
-use crate::mesh::{
+use crate::traffic::object::Reason;
+use strait_base::codes;
+use strait_model::is_header_name;
+use strait_model::mesh_config::{
     LimitFault, LocalityFault, WrittenDuration, WrittenLocalities, WrittenOutliers, WrittenPool,
 };
-use crate::model::is_header_name;
-use crate::traffic::object::Reason;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]

@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::{Collection, ISTIO_NETWORKING};
+use crate::testing::kind_settings;
 use crate::traffic::TrafficIndex;
+use strait_model::{Collection, ISTIO_NETWORKING};
 
 /// These objects, each by namespace, name and specification, as a store has them.
 fn stored(objects: &[(&str, &str, Value)]) -> TrafficIndex {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::mesh::OutboundTrafficPolicy;
-use crate::model::{Hostname, Namespace};
 use crate::traffic::hosts::HostPattern;
 use crate::traffic::kind::KindSettings;
+use strait_model::mesh_config::OutboundTrafficPolicy;
+use strait_model::{Hostname, Namespace};
 
 /// Where services are reached, in place of their own addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::egress::RawListenerPort;
-use crate::codes;
-use crate::mesh::WrittenPool;
-use crate::model::{Interception, Port, Protocol, TargetPort};
 use crate::traffic::object::Reason;
-use crate::traffic::policy::{PairFiles, PoolLimits, RootFiles, path_fault, pool_limits};
+use crate::traffic::policy::{PoolLimits, path_fault, pool_limits};
+use strait_base::codes;
+use strait_model::mesh_config::WrittenPool;
+use strait_model::tls_files::{PairFiles, RootFiles};
+use strait_model::{Interception, Port, Protocol, TargetPort};
 
 /// One port that a workload takes connections at.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -365,7 +365,6 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
 }
 
 /// Expressions that Envoys read, together with every function.
-#[cfg(test)]
 pub const READABLE: [&str; 15] = [
     "response.code >= 400",
     "(connection.mtls && request.headers['x-log-mtls'] == 'true') || request.url_path.contains('v1beta3')",
@@ -385,7 +384,6 @@ pub const READABLE: [&str; 15] = [
 ];
 
 /// Expressions for which Envoys refuse a whole listener, with a part of what is said of each.
-#[cfg(test)]
 pub const UNREADABLE: [(&str, &str); 69] = [
     ("", "ends where a value"),
     ("response.code >=", "ends where a value"),
@@ -459,19 +457,16 @@ pub const UNREADABLE: [(&str, &str); 69] = [
 ];
 
 /// Expressions one operator, selection, index or call deeper than Envoys take.
-#[cfg(test)]
 pub fn too_deep_for_envoys() -> Vec<String> {
     deep(1)
 }
 
 /// Expressions as deep as Envoys take.
-#[cfg(test)]
 pub fn as_deep_as_envoys_take() -> Vec<String> {
     deep(0)
 }
 
 /// Chains and nestings as deep as Envoys take, and so much deeper.
-#[cfg(test)]
 fn deep(more: usize) -> Vec<String> {
     let nested = |count: usize, before: &str, within: &str, after: &str| {
         let count = count + more;

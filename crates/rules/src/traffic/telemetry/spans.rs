@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::entry::{CallEnd, RawMatch, RawProvider};
-use crate::codes;
-use crate::model::is_header_name;
 use crate::traffic::object::Reason;
+use strait_base::codes;
+use strait_model::is_header_name;
 
 /// The share of requests that are traced where nobody says more. (Istio's default.)
 const SAMPLED_PER_MILLION: u32 = 10_000;

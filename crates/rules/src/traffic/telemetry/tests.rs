@@ -1,9 +1,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::mesh::Defaults;
-use crate::model::Labels;
 use crate::traffic::selection::Selectors;
+use strait_model::Labels;
+use strait_model::mesh_config::Defaults;
 
 fn read(namespace: &str, name: &str, spec: Value) -> (Telemetry, Vec<Reason>) {
     let meta = ObjectMeta { created: 0, name: name.into(), namespace: namespace.into() };

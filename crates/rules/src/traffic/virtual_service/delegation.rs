@@ -10,8 +10,8 @@ use super::super::route::{
 };
 use super::bound::{JOINED_MAX, ROUTED_BYTES_MAX, megabytes};
 use super::{Delegate, VirtualService};
-use crate::codes;
-use crate::model::Labels;
+use strait_base::codes;
+use strait_model::Labels;
 
 impl VirtualService {
     /// Its rules for requests, with those of the objects that it delegates to in their places, and what its owner should

@@ -23,9 +23,9 @@ use super::raw::{
     RawPercent, RawRedirect, RawRequestMatch, RawResponse, RawRewrite, RawTextMatch, grpc_status,
 };
 use super::source::{Delegate, source};
-use crate::codes::{self, Code};
-use crate::mesh::{RetryFault, RetryRule, WrittenRetries, command_operators};
-use crate::model::{Hostname, Namespace, is_header_name};
+use strait_base::codes::{self, Code};
+use strait_model::mesh_config::{RetryFault, RetryRule, WrittenRetries, command_operators};
+use strait_model::{Hostname, Namespace, is_header_name};
 
 /// The longest body of an answer by the proxy itself.
 const BODY_BYTES_MAX: usize = 1 << 20;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::mesh::{WrittenDuration, WrittenRetries};
+use strait_model::mesh_config::{WrittenDuration, WrittenRetries};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]

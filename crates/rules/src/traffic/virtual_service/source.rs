@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::route::{MESH, SourceMatch};
 use super::super::selection::selector;
-use crate::model::{Namespace, WorkloadKey};
+use strait_model::{Namespace, WorkloadKey};
 
 /// The object whose rules stand in the place of a rule.
 pub type Delegate = WorkloadKey;

@@ -3,9 +3,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::codes::Code;
-use crate::fixtures::kind_settings;
+use crate::testing::kind_settings;
 use crate::traffic::route::{HttpRule, PathMatch, TextMatch};
+use strait_base::codes::Code;
 
 fn object(spec: &str) -> Value {
     let spec: Value = serde_saphyr::from_str(spec).expect("the text is YAML");

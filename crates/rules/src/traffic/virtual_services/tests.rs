@@ -1,5 +1,5 @@
 use super::*;
-use crate::fixtures::kind_settings;
+use crate::testing::kind_settings;
 
 fn service(created: i64, namespace: &str, name: &str, spec: &str) -> Arc<VirtualService> {
     let settings = kind_settings();

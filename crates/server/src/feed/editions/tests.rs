@@ -1,9 +1,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::ClusterFacts;
-use crate::registry::{Contents, ShardKey};
+use strait_model::ClusterFacts;
+use strait_model::registry::{Contents, ShardKey};
+use strait_rules::testing::kind_settings;
 
 fn objects(names: &[&str]) -> Collection {
     let of = |name: &&str| {

@@ -12,12 +12,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::apiserver::ApiClient;
 use crate::clusters::reconciler::{MemberClients, MembersSettled};
-use crate::codes;
-use crate::identity::token::IssuerKeys;
-use crate::model::{ClusterId, KnownClusters};
-use crate::task::until;
+use strait_base::codes;
+use strait_base::task::until;
+use strait_identity::token::IssuerKeys;
+use strait_kube_client::ApiClient;
+use strait_model::{ClusterId, KnownClusters};
 
 /// How long the reader rests after a panic.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
@@ -198,7 +198,7 @@ fn take_clients(schedules: &mut BTreeMap<ClusterId, IssuerSchedule>, clients: &M
 }
 
 async fn read(client: ApiClient) -> Result<IssuerKeys, String> {
-    let fact = |error: crate::apiserver::ApiError| error.to_string();
+    let fact = |error: strait_kube_client::ApiError| error.to_string();
     let configuration = client.get::<IssuerPage>(CONFIGURATION).await.map_err(fact)?;
     let keys = client.get::<Value>(KEY_SET).await.map_err(fact)?;
     IssuerKeys::parse(&configuration.issuer, keys.to_string().as_bytes())

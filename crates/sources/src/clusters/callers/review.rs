@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::apiserver::{ApiClient, ApiError};
-use crate::codes;
-use crate::identity::caller::CallerRefusal;
-use crate::identity::token::TokenClaims;
-use crate::model::ClusterId;
+use strait_base::codes;
+use strait_identity::caller::CallerRefusal;
+use strait_identity::token::TokenClaims;
+use strait_kube_client::{ApiClient, ApiError};
+use strait_model::ClusterId;
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// How long an API server may take.
@@ -222,7 +222,7 @@ mod tests {
             issuer: "https://issuer.example".into(),
             namespace: "shop".into(),
             service_account: "web".into(),
-            pod: Some(crate::identity::token::TokenPod { name: "web-0".into(), uid: "u1".into() }),
+            pod: Some(strait_identity::token::TokenPod { name: "web-0".into(), uid: "u1".into() }),
             node: None,
             expires: SystemTime::now() + Duration::from_secs(3600),
         }

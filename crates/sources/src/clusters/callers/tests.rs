@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use super::super::status::ClusterState;
 use super::*;
-use crate::fixtures::member;
-use crate::identity::token::tests::Signer;
-use crate::model::KnownCluster;
+use strait_identity::token_signer::Signer;
+use strait_model::KnownCluster;
+use strait_model::testing::member;
 
 const ISSUER: &str = "https://kubernetes.default.svc";
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::apiserver::{ApiClient, ApiError};
-use crate::identity::SpiffeId;
-use crate::model::ClusterId;
+use strait_identity::SpiffeId;
+use strait_kube_client::{ApiClient, ApiError};
+use strait_model::ClusterId;
 
 const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 /// How long an API server may take.

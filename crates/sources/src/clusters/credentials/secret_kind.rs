@@ -4,8 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use crate::apiserver::{Form, Identity, Keyed, Meta, NamespacedName, ObjectKind, null_as_default};
-use crate::identity::credential::SecretFields;
+use strait_identity::credential::SecretFields;
+use strait_kube_client::{
+    Form, Identity, Keyed, Meta, NamespacedName, ObjectKind, null_as_default,
+};
 
 /// Secrets that hold credentials: of others nothing is kept.
 pub(super) struct SecretKind;

@@ -1,11 +1,11 @@
 //! Which states are told, and that they reach the config cluster.
 
-use strait_sim::{Options, SimCluster, objects};
 use tokio::time::Instant;
 
 use super::*;
-use crate::apiserver::{ApiCredential, Loopback, Redacted};
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_kube_client::{ApiCredential, Loopback, Redacted};
+use strait_sim::{Options, SimCluster, objects};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const REFUSED: &str = "STR0203: users[0].user.exec runs a program";

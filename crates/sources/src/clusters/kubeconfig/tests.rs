@@ -41,7 +41,7 @@ static MATERIAL: LazyLock<Vec<(&'static str, String)>> = LazyLock::new(|| {
 });
 
 fn corpus(folder: &str) -> Vec<(String, Vec<u8>)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/kubeconfigs").join(folder);
+    let root = strait_base::testing::repository().join("tests/corpus/kubeconfigs").join(folder);
     let mut files: Vec<PathBuf> = std::fs::read_dir(root)
         .expect("the corpus is there")
         .map(|entry| entry.expect("a file").path())

@@ -4,7 +4,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::apiserver::{ApiCredential, Loopback};
+use strait_kube_client::{ApiCredential, Loopback};
 
 const GRACE: Duration = Duration::from_secs(30);
 

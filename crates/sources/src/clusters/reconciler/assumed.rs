@@ -10,9 +10,9 @@ use super::Reconciler;
 use crate::clusters::kubeconfig::KubeconfigRefusal;
 use crate::clusters::plan::Hold;
 use crate::clusters::secret::MemberSecret;
-use crate::codes;
-use crate::model::ClusterId;
 use crate::store::{ObjectName, WatchedSecret};
+use strait_base::codes;
+use strait_model::ClusterId;
 
 impl Reconciler {
     /// Takes the Secrets of members that are known from before to be there, and unusable, where something

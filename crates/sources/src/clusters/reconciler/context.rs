@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
-use crate::apiserver::{Access, ApiClient, Loopback};
 use crate::clusters::remembered::RememberedMember;
 use crate::clusters::status::ClusterStatus;
-use crate::model::{
+use crate::registry::kube;
+use crate::store::Objects;
+use strait_base::task::Supervisor;
+use strait_kube_client::{Access, ApiClient, Loopback};
+use strait_model::policy::Policy;
+use strait_model::registry::{Epoch, RegistryUpdate};
+use strait_model::{
     ClusterId, EndpointMetadata, KnownClusters, Mcs, NamespaceFilter, SharedServices,
 };
-use crate::policy::Policy;
-use crate::registry::{Epoch, RegistryUpdate, kube};
-use crate::store::Objects;
-use crate::task::Supervisor;
 
 /// How long a registry that ended, or panicked, rests.
 pub(super) const RESTART_PAUSE: Duration = Duration::from_secs(1);

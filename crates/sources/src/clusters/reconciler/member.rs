@@ -6,16 +6,16 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::apiserver::{Access, ApiClient, ReadLimits};
 use crate::clusters::flapping::Flapping;
 use crate::clusters::guard::{LossNotice, Passed};
 use crate::clusters::kubeconfig::KubeconfigRefusal;
 use crate::clusters::status::{RestoredFacts, trouble};
 use crate::clusters::token::Lifetime;
-use crate::codes;
-use crate::model::ClusterId;
 use crate::registry::kube::{ApiContact, OwnMesh, RunStatus};
-use crate::task::Supervisor;
+use strait_base::codes;
+use strait_base::task::Supervisor;
+use strait_kube_client::{Access, ApiClient, ReadLimits};
+use strait_model::ClusterId;
 
 /// A member and its runs.
 pub(super) struct Member {

@@ -13,12 +13,12 @@ use super::member::{Run, RunSettings};
 use crate::clusters::guard::{Guard, LossNotice, Passed};
 use crate::clusters::status;
 use crate::clusters::token::Lifetime;
-use crate::model::{ClusterId, OwnTraffic};
-use crate::policy::Policy;
-use crate::registry::RegistryUpdate;
 use crate::registry::kube::{self, ObjectCounts, RunStatus};
 use crate::store::member;
-use crate::task::until;
+use strait_base::task::until;
+use strait_model::policy::Policy;
+use strait_model::registry::RegistryUpdate;
+use strait_model::{ClusterId, OwnTraffic};
 
 /// How long one of the first syncs counts: a slow or dead one must not keep the others waiting.
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);

@@ -12,10 +12,10 @@ use std::sync::Mutex;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::apiserver::{ApiCredential, Loopback, Redacted};
-use crate::lock::lock;
-use crate::registry::Contents;
 use crate::registry::kube::{self, ApiContact, LastContact};
+use strait_base::lock::lock;
+use strait_kube_client::{ApiCredential, Loopback, Redacted};
+use strait_model::registry::Contents;
 
 mod remembered;
 mod secrets;
@@ -180,7 +180,7 @@ impl Default for Setup {
             timeout: LIMIT * 100,
             config_cluster: None,
             remembered: BTreeMap::new(),
-            policy: crate::policy::WatchedPolicy::none().policy,
+            policy: crate::policy_watch::WatchedPolicy::none().policy,
             stale_after: crate::clusters::status::STALE_AFTER,
         }
     }

@@ -1,10 +1,10 @@
 //! A token is renewed where its Secret is, against simulated API servers.
 
-use strait_sim::{Options, SimCluster, objects};
 use tokio::time::Instant;
 
 use super::*;
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_sim::{Options, SimCluster, objects};
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -1,14 +1,13 @@
 //! What is written into the status of objects, and what is left alone, against a simulated API server.
 
-use strait_sim::{Family, Fault, Options, SimCluster};
-
 use super::*;
-use crate::apiserver::{ApiCredential, ApiStatus, Loopback, Redacted};
-use crate::model::{
+use strait_base::task::Supervisor;
+use strait_kube_client::{ApiCredential, ApiStatus, Loopback, Redacted};
+use strait_model::{
     GATEWAY_API, GATEWAY_CONTROLLER, ISTIO_NETWORKING, ISTIO_SECURITY, ObjectStatus,
     RouteParentStatus, RouteStatus, StatusCondition,
 };
-use crate::task::Supervisor;
+use strait_sim::{Family, Fault, Options, SimCluster};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Many times the pace of writing.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use http::Uri;
 
-use crate::model::ClusterId;
+use strait_model::ClusterId;
 
 /// One Consul: `http[s]://HOST[:PORT][/PREFIX][?dc=NAME&name=NAME&token-file=FILE&ca-file=FILE]`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::apiserver::one_line;
+use strait_kube_client::one_line;
 
 /// More services than any datacentre has.
 pub(super) const SERVICES_MAX: usize = 20_000;

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use tower::ServiceExt;
 
 use super::address::ConsulAddress;
-use crate::apiserver::{ApiError, Redacted, Transport, one_line, transport_to};
+use strait_kube_client::{ApiError, Redacted, Transport, one_line, transport_to};
 
 /// The most bytes of one answer.
 const BODY_MAX: usize = 64 << 20;

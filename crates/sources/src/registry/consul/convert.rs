@@ -21,13 +21,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::catalog::{Check, ConsulLocality, Instance};
-use crate::address::special;
-use crate::model::{
+use strait_base::address::special;
+use strait_model::registry::ServiceRecord;
+use strait_model::{
     ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
     Locality, NETWORK_LABEL, NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol,
     Resolution, Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, given_labels, telemetry,
 };
-use crate::registry::ServiceRecord;
 
 /// The namespace that all services of Consul are in.
 const NAMESPACE: &str = "default";

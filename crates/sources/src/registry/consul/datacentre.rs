@@ -18,12 +18,12 @@ use super::catalog::{self, Instances};
 use super::client::{ConsulClient, ConsulResponse, Query, escape};
 use super::cursor::QueryCursor;
 use super::index::{CatalogOutcome, ConsulIndex};
-use crate::apiserver::{ApiError, Backoff};
-use crate::codes::{self, Code};
-use crate::mass_deletion::ASK_AGAIN;
-use crate::model::Hostname;
-use crate::registry::{Epoch, RegistryUpdate, ServiceRecord, ShardKey};
-use crate::sources::{SourceFacts, SourceStatusTable};
+use strait_base::codes::{self, Code};
+use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::source_status::{SourceFacts, SourceStatusTable};
+use strait_kube_client::{ApiError, Backoff};
+use strait_model::Hostname;
+use strait_model::registry::{Epoch, RegistryUpdate, ServiceRecord, ShardKey};
 
 /// Queries at once, each on a connection of its own. An agent takes 200 of one client by default.
 const QUERIES: usize = 128;
@@ -197,7 +197,8 @@ impl DatacentreRun<'_> {
             warn!(registry = %self.name, %code, reason, next, "Consul can't be read; what was last known stays");
         }
         let since = before.map_or(now, |before| before.since);
-        self.facts.trouble = Some(crate::sources::Trouble { since, reason: reason.clone(), code });
+        self.facts.trouble =
+            Some(strait_base::source_status::Trouble { since, reason: reason.clone(), code });
     }
 
     /// Begins to read services that have come, and ends it for those that have gone.

@@ -1,7 +1,7 @@
 //! One datacentre: which services its catalogue lists, what each is, and what has yet to be reported of it. Pure.
 //!
 //! What can't be read stays what it was. A catalogue that lacks most of what it had, and a service that has lost all
-//! its instances, are believed when they say so again ([`mass_deletion`](crate::mass_deletion)), and never where the
+//! its instances, are believed when they say so again ([`mass_deletion`](strait_base::mass_deletion)), and never where the
 //! token may not see everything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use super::catalog::Instances;
 use super::convert;
-use crate::mass_deletion::MassDeletionGuard;
-use crate::model::{Cause, Causes, ClusterId, Hostname};
-use crate::registry::{Contents, ServiceRecord, ShardChange};
-use crate::sources::WARNINGS_MAX;
+use strait_base::mass_deletion::MassDeletionGuard;
+use strait_base::source_status::WARNINGS_MAX;
+use strait_model::registry::{Contents, ServiceRecord, ShardChange};
+use strait_model::{Cause, Causes, ClusterId, Hostname};
 
 /// How often a service may fail to be read before the rest is reported without it.
 const FIRST_FAILURES: u32 = 3;

@@ -16,11 +16,13 @@ use super::address::{ConsulAddress, is_datacentre};
 use super::catalog;
 use super::client::{ConsulClient, ConsulToken, Query};
 use super::datacentre::{Datacentre, code_of};
-use crate::apiserver::{ApiError, Redacted};
-use crate::model::{ClusterId, Hostname};
-use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
-use crate::sources::{RememberedSource, SourceFacts, SourceStatusTable};
-use crate::task::Supervisor;
+use strait_base::source_status::{RememberedSource, SourceFacts, SourceStatusTable};
+use strait_base::task::Supervisor;
+use strait_kube_client::{ApiError, Redacted};
+use strait_model::registry::{
+    Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
+};
+use strait_model::{ClusterId, Hostname};
 
 /// How often the datacentres are asked for, which can't be waited on.
 const LIST: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::namespace::NamespaceFacts;
-use crate::model::{ClusterFacts, NamespaceFilter, Workload, Workloads};
+use strait_model::{ClusterFacts, NamespaceFilter, Workload, Workloads};
 
 /// What of a cluster belongs to the mesh.
 #[derive(Debug, Default)]

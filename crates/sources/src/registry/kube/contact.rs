@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ApiContact;
 use super::index::IndexedKind;
-use crate::apiserver::{AccessError, ApiError};
-use crate::codes;
+use strait_base::codes;
+use strait_kube_client::{AccessError, ApiError};
 
 /// Who met something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::index::{IndexedObject, ReadKind};
 use super::scope::{Scope, Set};
 use super::slice_form::{Conditions, ENDPOINTS_MAX, IPV6, Rows, SliceForm, SlicePort, SliceRow};
-use crate::apiserver::{NamespacedName, Raw};
-use crate::model::{Health, Locality, Namespace, WorkloadRef};
+use strait_kube_client::{NamespacedName, Raw};
+use strait_model::{Health, Locality, Namespace, WorkloadRef};
 
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Made from other clusters' services by a multi-cluster services controller: those clusters are

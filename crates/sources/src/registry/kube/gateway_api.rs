@@ -9,10 +9,10 @@ use super::index::{
 };
 use super::namespace::network;
 use super::scope::Scope;
-use crate::apiserver::{
+use strait_kube_client::{
     BorrowedText, Form, Identity, Meta, NamespacedName, Pairs, list, null_as_default,
 };
-use crate::model::{DeclaredGateway, GATEWAY_PORT_LABEL, GatewayHost, gateway_port};
+use strait_model::{DeclaredGateway, GATEWAY_PORT_LABEL, GatewayHost, gateway_port};
 
 /// The class of entrances of networks elsewhere, which only the config cluster may name.
 const REMOTE_CLASS: &str = "istio-remote";

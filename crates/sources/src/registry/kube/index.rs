@@ -30,12 +30,12 @@ use super::node::NodeRecord;
 use super::scope::Scope;
 use super::service::KubeService;
 use super::slices::{Reference, Slices};
-use crate::apiserver::{NamespacedName, WatchEvent};
-use crate::model::{
+use strait_kube_client::{NamespacedName, WatchEvent};
+use strait_model::registry::{Contents, ServiceRecord};
+use strait_model::{
     ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Near, PodState, Service,
     TlsMode, Workload, Workloads, repack,
 };
-use crate::registry::{Contents, ServiceRecord};
 
 /// An endpoint before it is looked up what is known of its pod.
 struct ListedEndpoint<'a> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::scope::Scope;
 use super::weight::{self, MemoryWeight};
-use crate::apiserver::{self, Form, Gather, Keyed, NamespacedName, WatchEvent};
-use crate::model::{Namespace, WorkloadKey};
+use strait_kube_client::{Form, Gather, Keyed, NamespacedName, WatchEvent};
+use strait_model::{Namespace, WorkloadKey};
 
 /// The kinds an index holds, also as text for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,7 +153,7 @@ impl<'a, T> ReadAs<'a, T> {
     }
 }
 
-impl<T: ReadKind> apiserver::ObjectKind for ReadAs<'_, T> {
+impl<T: ReadKind> strait_kube_client::ObjectKind for ReadAs<'_, T> {
     type ObjectForm<'a> = T::Form<'a>;
     type Kept = IndexedObject<T>;
     type List = T::List;

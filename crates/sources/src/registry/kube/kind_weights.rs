@@ -10,7 +10,7 @@ use super::pod::PodRecord;
 use super::service::KubeService;
 use super::weight::{ENDPOINT, MemoryWeight, NODE, entry, labels, port, service, workload};
 use super::workload_entry::WorkloadEntryRecord;
-use crate::model::{DeclaredGateway, GatewayHost};
+use strait_model::{DeclaredGateway, GatewayHost};
 
 impl MemoryWeight for KubeService {
     fn weight(&self) -> usize {

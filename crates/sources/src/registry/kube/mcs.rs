@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use super::kind::{IndexedKind, IndexedObject, ReadKind};
 use super::scope::Scope;
-use crate::apiserver::{
+use strait_kube_client::{
     ApiClient, ApiError, BorrowedText, Form, Identity, Meta, list, null_as_default,
 };
-use crate::model::{MCS_API, Port, Protocol, TargetPort};
+use strait_model::{MCS_API, Port, Protocol, TargetPort};
 
 /// The API group.
 pub(super) const GROUP: &str = MCS_API;

@@ -34,11 +34,6 @@ mod weight;
 mod workload_entry;
 mod write_back;
 
-pub use last_contact::LastContact;
-pub use own_mesh::{Own, OwnMesh};
-pub use roots::{MemberWrites, RootsStatus};
-pub use run::run;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -47,9 +42,13 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use self::index::IndexedKind;
-use super::{Contents, Epoch, RegistryUpdate, ServiceRecord};
-use crate::apiserver::{Access, ApiClient, ReadLimits};
-use crate::model::{
+pub use last_contact::LastContact;
+pub use own_mesh::{Own, OwnMesh};
+pub use roots::{MemberWrites, RootsStatus};
+pub use run::run;
+use strait_kube_client::{Access, ApiClient, ReadLimits};
+use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord};
+use strait_model::{
     ClusterId, EndpointMetadata, Mcs, NamespaceFilter, OwnTraffic, SharedServices, Workloads,
 };
 

@@ -7,10 +7,10 @@ use serde::Deserialize;
 use super::index::{IndexedObject, ReadKind};
 use super::scope::Scope;
 use super::service::distribution;
-use crate::apiserver::{
+use strait_kube_client::{
     FieldValue, Form, Identity, MalformedMessage, Meta, ProtobufMessage, null_as_default,
 };
-use crate::model::{Distribution, Labels, NETWORK_LABEL, NetworkId};
+use strait_model::{Distribution, Labels, NETWORK_LABEL, NetworkId};
 
 /// What is decoded of a Namespace.
 #[derive(Debug, Default, PartialEq, Deserialize)]

@@ -8,11 +8,11 @@ use serde::Deserialize;
 
 use super::index::{IndexedObject, ReadKind};
 use super::scope::Scope;
-use crate::apiserver::{
+use strait_kube_client::{
     BorrowedText, FieldValue, Form, Identity, MalformedMessage, Meta, ProtobufMessage, list,
     null_as_default,
 };
-use crate::model::{Labels, Locality};
+use strait_model::{Labels, Locality};
 
 /// What is decoded of a Node.
 #[derive(Debug, Default, PartialEq, Deserialize)]

@@ -14,9 +14,9 @@ use super::pod::PodRecord;
 use super::scope::{COMMON, ReadSettings, Scope};
 use super::service::KubeService;
 use super::workload_entry::WorkloadEntryRecord;
-use crate::apiserver::{Encoding, read_list, read_watch};
-use crate::model::{DeclaredGateway, EndpointMetadata};
-use crate::registry::Contents;
+use strait_kube_client::{Encoding, read_list, read_watch};
+use strait_model::registry::Contents;
+use strait_model::{DeclaredGateway, EndpointMetadata};
 
 /// What is known of a cluster from the answers it was given.
 pub struct Offline {

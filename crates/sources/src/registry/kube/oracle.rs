@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::offline::Offline;
 use super::offline::OfflineResponse::List;
-use crate::apiserver::Encoding::{Json, Protobuf};
-use crate::registry::Contents;
+use strait_kube_client::Encoding::{Json, Protobuf};
+use strait_model::registry::Contents;
 
 /// How a message is written: name in JSON, number, what it holds.
 pub(super) type Schema = &'static [(&'static str, u32, OracleState)];

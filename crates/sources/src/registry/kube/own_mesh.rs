@@ -12,8 +12,8 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::apiserver::{ApiClient, ApiError, Backoff, null_as_default};
-use crate::mesh::own_trust_domain;
+use strait_kube_client::{ApiClient, ApiError, Backoff, null_as_default};
+use strait_model::mesh_config::own_trust_domain;
 
 /// How often it is looked at: it changes once in years, and each look is two questions to each of thousands of
 /// clusters.

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::apiserver::NamespacedName;
-use crate::model::{EndpointRef, Endpoints, Health, PodState};
-use crate::registry::ServiceRecord;
+use strait_kube_client::NamespacedName;
+use strait_model::registry::ServiceRecord;
+use strait_model::{EndpointRef, Endpoints, Health, PodState};
 
 /// How long a service waits, at most. API servers send both within milliseconds of each other.
 const LONGEST: Duration = Duration::from_secs(1);

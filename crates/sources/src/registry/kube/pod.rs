@@ -11,11 +11,11 @@ use serde::{Deserialize, Deserializer};
 use super::kind::{IndexedObject, ListOf, ReadKind, name_of};
 use super::namespace::network;
 use super::scope::Scope;
-use crate::apiserver::{
+use strait_kube_client::{
     BorrowedText, FieldValue, Form, Gather, Identity, MalformedMessage, Meta, NamespacedName,
     OwnerReference, ProtobufMessage, Raw, list, null_as_default,
 };
-use crate::model::{
+use strait_model::{
     Addresses, EndpointMetadata, Locality, Profile, TLS_MODE_LABEL, TlsMode, UidMark, Workload,
     WorkloadKey, WorkloadsBuilder, telemetry,
 };

@@ -23,11 +23,11 @@ use tracing::{debug, info};
 use self::judge::{KEY, RootsHeld, RootsMap, WRITTEN, digest, judge};
 pub use self::state::RootsStatus;
 use self::state::{JudgedMap, MapEvent, NamespaceName, RootsState};
-use crate::apiserver::{
+use strait_kube_client::{
     ApiClient, ApiError, Form, Identity, ListSelection, Meta, NamespacedName, ObjectKind,
     ReadLimits, null_as_default,
 };
-use crate::model::{RootBundle, WriterRole};
+use strait_model::{RootBundle, WriterRole};
 
 /// Writes under way at once, over all clusters: a new root is written hundreds of thousands of times.
 const WRITES_MAX: usize = 16;

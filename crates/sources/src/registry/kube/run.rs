@@ -28,16 +28,16 @@ use super::service::KubeService;
 use super::workload_entry::WorkloadEntryRecord;
 use super::write_back::{self, WriteBack};
 use super::{ApiContact, ObjectCounts, Own, OwnMesh, RunConfig, RunStatus, own_mesh};
-use crate::apiserver::{
+use strait_base::mass_deletion::MassDeletionGuard;
+use strait_kube_client::{
     ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection, NamespacedName,
     Probed, ReadLimits, WatchEvent, identity_check, look,
 };
-use crate::mass_deletion::MassDeletionGuard;
-use crate::model::{
+use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
+use strait_model::{
     Cause, Causes, ClusterId, Collection, DeclaredGateway, GATEWAY_API, ISTIO_NETWORKING,
     ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL, NamespaceFilter, OwnTraffic,
 };
-use crate::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 
 /// Bytes of a WorkloadEntry.
 const ENTRY_BYTES_MAX: usize = 256 << 10;

@@ -11,8 +11,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-use crate::apiserver::{BorrowedText, Identity, NamespacedName, Pairs};
-use crate::model::{
+use strait_kube_client::{BorrowedText, Identity, NamespacedName, Pairs};
+use strait_model::{
     Definition, EndpointGroup, EndpointMetadata, Labels, Locality, Namespace, Profile,
 };
 
@@ -381,7 +381,7 @@ mod tests {
         };
         let (east, west) = (scope("td"), scope("td"));
         let of = |scope: &Scope, name: &str| {
-            scope.definition(crate::fixtures::service(name).definition.as_ref().clone())
+            scope.definition(strait_model::testing::service(name).definition.as_ref().clone())
         };
         let (a, b) = (of(&east, "web.shop"), of(&west, "web.shop"));
         assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &of(&west, "db.shop")));

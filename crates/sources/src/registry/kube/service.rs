@@ -8,11 +8,11 @@ use serde::Deserialize;
 use super::index::{IndexedObject, ReadKind};
 use super::node::NodeRecord;
 use super::scope::Scope;
-use crate::apiserver::{
+use strait_kube_client::{
     BorrowedText, FieldValue, Form, Identity, MalformedMessage, Meta, NamespacedName, NumberOrName,
     Pairs, ProtobufMessage, list, null_as_default,
 };
-use crate::model::{
+use strait_model::{
     Definition, Distribution, ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution,
     Service, SortedMap, TargetPort, labels_match,
 };

@@ -12,7 +12,7 @@ mod table;
 pub(super) use self::rows::{
     Conditions, ENDPOINTS_MAX, IPV6, Rows, SliceForm, SlicePort, SliceRow,
 };
-use crate::apiserver::{FieldValue, Form, Identity, MalformedMessage, ProtobufMessage};
+use strait_kube_client::{FieldValue, Form, Identity, MalformedMessage, ProtobufMessage};
 
 // Field numbers: k8s.io/api/discovery/v1/generated.proto.
 

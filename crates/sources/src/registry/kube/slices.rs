@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::endpoint_slice::Slice;
-use crate::apiserver::NamespacedName;
-use crate::model::WorkloadRef;
+use strait_kube_client::NamespacedName;
+use strait_model::WorkloadRef;
 
 /// What a slice is found by.
 #[derive(Debug, Clone, Copy)]
@@ -136,7 +136,7 @@ impl Slices {
         Some(slice)
     }
 
-    /// Makes what was filled compact: see [`crate::model::repack`].
+    /// Makes what was filled compact: see [`strait_model::repack`].
     pub(super) fn repack(&mut self) {
         self.slots.shrink_to_fit();
         self.named = std::mem::take(&mut self.named).into_iter().collect();

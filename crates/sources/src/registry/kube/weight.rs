@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
-use crate::apiserver::NamespacedName;
-use crate::model::{Definition, Labels, Port, Profile, Service, Workload};
+use strait_kube_client::NamespacedName;
+use strait_model::{Definition, Labels, Port, Profile, Service, Workload};
 
 /// What a value takes in a map or a pool besides itself.
 pub(super) const NODE: usize = 48;

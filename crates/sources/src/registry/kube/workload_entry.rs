@@ -11,7 +11,7 @@ use super::index::{
     IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind, missing_names, name_of,
 };
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Meta, NamespacedName, Pairs, null_as_default};
+use strait_kube_client::{Form, Identity, Meta, NamespacedName, Pairs, null_as_default};
 
 /// What is decoded of a WorkloadEntry.
 #[derive(Debug, Default, PartialEq, Deserialize)]

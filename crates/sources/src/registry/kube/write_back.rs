@@ -18,8 +18,8 @@ use tracing::debug;
 
 use super::index::KubeIndex;
 use super::mcs::{ExportCondition, GROUP};
-use crate::apiserver::{ApiClient, ApiError, NamespacedName, Patch};
-use crate::model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
+use strait_kube_client::{ApiClient, ApiError, NamespacedName, Patch};
+use strait_model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
 
 /// The least time between two looks at what there is to write.
 const PACE: Duration = Duration::from_secs(1);
@@ -347,7 +347,7 @@ async fn write(client: &ApiClient, version: &str, wish: &Wish) -> Result<(), Api
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Disagreement;
+    use strait_model::Disagreement;
 
     fn shared(clusters: &[&str], refused: &[&str], conflict: bool) -> SharedService {
         let ids = |names: &[&str]| names.iter().map(|name| ClusterId::from(*name)).collect();

@@ -5,10 +5,10 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use crate::model::ObjectKey;
 use crate::store::Warning;
 use crate::store::kinds::PolicyEffect;
 use crate::store::object::{ObjectId, StoreObject};
+use strait_model::ObjectKey;
 
 /// One file.
 #[derive(Default, Clone, PartialEq)]

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::config_file::ConfigFile;
-use crate::model::ObjectKey;
 use crate::store::RememberedStore;
 use crate::store::kinds::PolicyEffect;
 use crate::store::object::{ObjectId, StoreObject};
+use strait_model::ObjectKey;
 
 /// What is remembered, until the directory has been read.
 #[derive(Default)]

@@ -1,9 +1,9 @@
 use notify::Watcher as _;
 
 use super::*;
-use crate::mass_deletion::ASK_AGAIN;
-use crate::model::ObjectJson;
 use crate::store::ObjectName;
+use strait_base::mass_deletion::ASK_AGAIN;
+use strait_model::ObjectJson;
 
 /// A directory, and what is held of it.
 struct Fixture {

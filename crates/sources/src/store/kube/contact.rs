@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use tokio::sync::{mpsc, watch};
 
 use super::input::StoreInput;
-use crate::apiserver::{ApiClient, ApiError, Probed, WatchEvent};
-use crate::codes::{self, Code};
-use crate::sources::SourceFacts;
+use strait_base::codes::{self, Code};
+use strait_base::source_status::SourceFacts;
+use strait_kube_client::{ApiClient, ApiError, Probed, WatchEvent};
 
 /// A quiet watch doesn't show whether the server is there.
 pub(super) async fn probe(client: &ApiClient, facts: &watch::Sender<SourceFacts>) {

@@ -1,4 +1,4 @@
-//! What the config cluster may answer: see [`crate::fuzz`].
+//! What the config cluster may answer: see [`strait_base::testing::fuzz`].
 
 use super::{ConfigMapObject, KeptObject, NamespaceObject, OwnedObject, ReadObject, SecretObject};
 
@@ -8,7 +8,7 @@ pub(in crate::store) fn fuzz(bytes: &[u8]) -> bool {
     where
         ReadObject: From<T>,
     {
-        let Ok(objects) = crate::apiserver::read_objects::<T>(bytes) else { return false };
+        let Ok(objects) = strait_kube_client::read_objects::<T>(bytes) else { return false };
         let is_usable = |found: ReadObject| !matches!(found, ReadObject::Unusable(..));
         objects.into_iter().map(ReadObject::from).map(is_usable).fold(false, |any, one| any | one)
     }

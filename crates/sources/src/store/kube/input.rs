@@ -1,9 +1,9 @@
 //! What the readers of the config cluster pass on.
 
-use crate::apiserver::WatchEvent;
-use crate::model::ObjectJson;
 use crate::store::kinds::{self, StoreKind};
 use crate::store::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
+use strait_kube_client::WatchEvent;
+use strait_model::ObjectJson;
 
 /// What is read. A Secret that carries both labels is found by two of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! What the config cluster's answers make of what is known.
 
 use super::*;
-use crate::mass_deletion::ASK_AGAIN;
+use strait_base::mass_deletion::ASK_AGAIN;
 
 fn secret(name: &str, data: &str) -> ReadObject {
     let json = format!(

@@ -7,9 +7,6 @@ use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use strait_proto::envoy::google::protobuf::{Struct, Value, value};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
@@ -19,12 +16,15 @@ use tracing::{info, warn};
 
 use super::state::{McpOutcome, McpState};
 use super::{McpNode, McpServer, McpTls};
-use crate::apiserver::{ApiError, Backoff, one_line, tcp_to_named};
-use crate::codes::{self, Code};
-use crate::mass_deletion::ASK_AGAIN;
-use crate::model::Collection;
-use crate::sources::SourceFacts;
 use crate::store::combined::StoreReporter;
+use strait_base::codes::{self, Code};
+use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::source_status::SourceFacts;
+use strait_kube_client::{ApiError, Backoff, one_line, tcp_to_named};
+use strait_model::Collection;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::google::protobuf::{Struct, Value, value};
 
 /// How long connecting and the handshake may take together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -251,7 +251,7 @@ async fn tls_config(tls: &McpTls) -> Result<Arc<ClientConfig>, String> {
     for root in certificates(&read(&tls.ca).await?, &tls.ca)? {
         roots.add(root).map_err(|error| format!("{}: {error}", tls.ca.display()))?;
     }
-    let builder = ClientConfig::builder_with_provider(crate::identity::tls::provider())
+    let builder = ClientConfig::builder_with_provider(strait_identity::tls::provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots);

@@ -2,11 +2,11 @@
 
 use prost::Message;
 use serde_json::{Value, json};
+
+use crate::store::kinds::StoreKind;
+use strait_model::ObjectKey;
 use strait_proto::envoy::google::protobuf::{Any, Timestamp};
 use strait_proto::istio::mcp::Resource;
-
-use crate::model::ObjectKey;
-use crate::store::kinds::StoreKind;
 
 /// The message that an object travels in.
 const RESOURCE: &str = "istio.mcp.v1alpha1.Resource";

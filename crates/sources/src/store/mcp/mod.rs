@@ -48,6 +48,7 @@ pub struct McpNode {
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(mut bytes: &[u8]) -> bool {
     use prost::Message as _;
+
     use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryResponse;
 
     let mut state = state::McpState::default();

@@ -7,14 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use super::convert::{self, UnusableDocument};
+use crate::store::kinds::{self, PolicyEffect, StoreKind};
+use strait_base::mass_deletion::{GuardedPart, MassDeletionGuard};
+use strait_base::source_status::WARNINGS_MAX;
+use strait_model::{Collection, ObjectJson, ObjectKey};
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use strait_proto::envoy::google::rpc;
-
-use super::convert::{self, UnusableDocument};
-use crate::mass_deletion::{GuardedPart, MassDeletionGuard};
-use crate::model::{Collection, ObjectJson, ObjectKey};
-use crate::sources::WARNINGS_MAX;
-use crate::store::kinds::{self, PolicyEffect, StoreKind};
 
 /// Far more objects of a kind than any mesh has.
 const OBJECTS_MAX: usize = 200_000;
@@ -251,13 +250,13 @@ fn message(kind: &StoreKind, bad: &UnusableDocument) -> String {
 #[cfg(test)]
 mod tests {
     use prost::Message;
-    use strait_proto::envoy::google::protobuf::Any;
-    use strait_proto::istio::mcp::{Metadata, Resource};
-    use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
 
     use super::super::client::REQUESTS;
     use super::*;
-    use crate::mass_deletion::ASK_AGAIN;
+    use strait_base::mass_deletion::ASK_AGAIN;
+    use strait_proto::envoy::google::protobuf::Any;
+    use strait_proto::istio::mcp::{Metadata, Resource};
+    use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
 
     fn any(url: &str, value: Vec<u8>) -> Any {
         Any { type_url: url.to_owned(), value }

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::super::ObjectName;
 use super::*;
-use crate::apiserver::{InvalidField, NamespacedName};
+use strait_kube_client::{InvalidField, NamespacedName};
 
 fn kind(plural: &str) -> &'static StoreKind {
     kinds::of_members().find(|one| one.plural == plural).expect(plural)

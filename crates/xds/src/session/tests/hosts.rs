@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use strait_proto::envoy::envoy::config::route::v3 as config;
-
 use super::*;
-use crate::xds::body::ResourceBody;
+use crate::body::ResourceBody;
+use strait_proto::envoy::envoy::config::route::v3 as config;
 
 /// A route with hosts, each of which has its value as domain. Every host is a run of its own.
 pub(super) fn route(name: &str, hosts: Option<&BTreeMap<String, String>>) -> Resource {

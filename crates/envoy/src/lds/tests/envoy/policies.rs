@@ -2,8 +2,8 @@
 
 use super::rules::governed;
 use super::*;
-use crate::model::NamedEndpoint;
-use crate::xds::file_secret;
+use strait_model::NamedEndpoint;
+use strait_xds::file_secret;
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::{
+use crate::{ProbedRequest, RequestDirection};
+use strait_model::{
     Collection, ForwardedCertificate, GatewayTopology, ISTIO_NETWORKING, ObjectKey,
 };
-use crate::traffic::TrafficIndex;
-use crate::xds::generate::{ProbedRequest, RequestDirection};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::TrafficIndex;
 
 /// A rule for each thing that a rule can do, behind a prefix of its own; last the canary.
 const RULES: &str = "

@@ -10,10 +10,10 @@ use rustls::{ClientConfig, RootCertStore};
 use super::policies::with_secrets_sent;
 use super::rules::version;
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};
-use crate::traffic::TrafficIndex;
-use crate::xds::generate::lds::tests::access::event_of;
+use crate::lds::tests::access::event_of;
+use strait_model::{Collection, ISTIO_NETWORKING, ObjectKey};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::TrafficIndex;
 
 /// The mesh of a workload that follows this Sidecar, all of whose ports take plain text alone.
 fn following(spec: &Value, ports: Vec<Port>) -> Arc<PushContext> {

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 
 use super::rules::version;
 use super::*;
-use crate::fixtures::kind_settings;
-use crate::model::{Collection, ISTIO_TELEMETRY, ObjectKey};
-use crate::traffic::TrafficIndex;
+use strait_model::{Collection, ISTIO_TELEMETRY, ObjectKey};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::TrafficIndex;
 
 /// What a collector was sent: the path, and the body.
 type Collected = Arc<Mutex<Vec<(String, bytes::Bytes)>>>;
@@ -18,7 +18,7 @@ fn traced(provider: &str, tracing: &str) -> Arc<PushContext> {
     let collector = service("traces.ns").vip("10.1.0.2").ports(ports(9411));
     let mut mesh = mesh();
     let config = format!("extensionProviders: [{{name: traces, {provider}}}]");
-    let config = MeshConfig::parse(&config, &crate::mesh::Defaults::default());
+    let config = MeshConfig::parse(&config, &strait_model::mesh_config::Defaults::default());
     mesh.apply(MeshEvent::MeshConfig(Arc::new(config.expect("a mesh config"))));
     let services = shard("east", 1).network("n1").with(app, vec![]).with(collector, vec![]);
     mesh.apply(MeshEvent::Registry(services.built()));

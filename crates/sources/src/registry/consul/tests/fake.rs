@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
 
 /// What the fake answers to everything but what it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

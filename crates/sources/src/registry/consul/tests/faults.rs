@@ -8,11 +8,11 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::fake::{FakeConsul, Fault, instance};
-use crate::mass_deletion::ASK_AGAIN;
 use crate::registry::consul::{ConsulConfig, start};
-use crate::registry::{RegistryUpdate, ServiceRecord, ShardChange};
-use crate::sources::{SourceFacts, SourceStatusMap, SourceStatusTable};
-use crate::task::Supervisor;
+use strait_base::mass_deletion::ASK_AGAIN;
+use strait_base::source_status::{SourceFacts, SourceStatusMap, SourceStatusTable};
+use strait_base::task::Supervisor;
+use strait_model::registry::{RegistryUpdate, ServiceRecord, ShardChange};
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -6,13 +6,13 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::fake::instance;
-use crate::mass_deletion::ASK_AGAIN;
-use crate::model::{Health, Protocol, Resolution, TlsMode};
 use crate::registry::consul::catalog::{self, Instances};
 use crate::registry::consul::convert::{self, Converted};
 use crate::registry::consul::index::{CatalogOutcome, ConsulIndex};
 use crate::registry::consul::{AddressError, ConsulAddress};
-use crate::registry::{ServiceRecord, ShardChange};
+use strait_base::mass_deletion::ASK_AGAIN;
+use strait_model::registry::{ServiceRecord, ShardChange};
+use strait_model::{Health, Protocol, Resolution, TlsMode};
 
 fn read(instances: &[Value]) -> Instances {
     catalog::instances(json!(instances).to_string().as_bytes()).expect("a list")

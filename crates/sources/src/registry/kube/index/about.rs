@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{IndexChanges, IndexedObject, KubeIndex, names};
-use crate::apiserver::NamespacedName;
-use crate::model::{
+use crate::registry::kube::namespace::NamespaceFacts;
+use strait_kube_client::NamespacedName;
+use strait_model::{
     Collection, DeclaredGateway, Locality, Namespace, NamespaceFilter, WorkloadKey,
 };
-use crate::registry::kube::namespace::NamespaceFacts;
 
 impl KubeIndex {
     /// Lets the namespaces be these that belong to the mesh. Returns what that touched.

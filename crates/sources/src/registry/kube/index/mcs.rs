@@ -1,10 +1,10 @@
 //! How exports and imports of multi-cluster services are entered, and what of the cluster is sent for them.
 
 use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, missing};
-use crate::apiserver::NamespacedName;
-use crate::model::{CLUSTERSET, Hostname, Mcs, Resolution};
 use crate::registry::kube::mcs::{Export, Import};
-use crate::registry::{Contents, ServiceRecord};
+use strait_kube_client::NamespacedName;
+use strait_model::registry::{Contents, ServiceRecord};
+use strait_model::{CLUSTERSET, Hostname, Mcs, Resolution};
 
 impl Indexed for Export {
     const KIND: IndexedKind = IndexedKind::ServiceExports;

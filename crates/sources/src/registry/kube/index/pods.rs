@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{IndexChanges, Indexed, IndexedKind, KubeIndex};
-use crate::apiserver::NamespacedName;
-use crate::model::{Namespace, Workload, WorkloadRef};
 use crate::registry::kube::endpoint_slice::Slice;
 use crate::registry::kube::pod::{PodList, PodRecord};
 use crate::registry::kube::slices::{Reference, hash};
+use strait_kube_client::NamespacedName;
+use strait_model::{Namespace, Workload, WorkloadRef};
 
 impl Indexed for PodRecord {
     const KIND: IndexedKind = IndexedKind::Pods;

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::apiserver::NamespacedName;
-use crate::model::{
+use crate::registry::kube::mcs::{Export, Import};
+use strait_kube_client::NamespacedName;
+use strait_model::registry::ServiceRecord;
+use strait_model::{
     Definition, Distribution, Endpoints, ExportTo, Hostname, Labels, Mcs, Namespace, Resolution,
     Service,
 };
-use crate::registry::ServiceRecord;
-use crate::registry::kube::mcs::{Export, Import};
 
 /// What a cluster shares, and what was last sent of it.
 #[derive(Debug, Default)]

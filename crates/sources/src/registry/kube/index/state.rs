@@ -7,9 +7,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::shared::SharedWithMesh;
-use crate::apiserver::NamespacedName;
-use crate::model::{ClusterFacts, Namespace, NetworkId, Workloads};
-use crate::registry::ServiceRecord;
 use crate::registry::kube::chosen::ChosenNamespaces;
 use crate::registry::kube::kind::{IndexedKind, ReadKind};
 use crate::registry::kube::namespace::NamespaceFacts;
@@ -17,6 +14,9 @@ use crate::registry::kube::node::NodeRecord;
 use crate::registry::kube::scope::Scope;
 use crate::registry::kube::service::KubeService;
 use crate::registry::kube::slices::Slices;
+use strait_kube_client::NamespacedName;
+use strait_model::registry::ServiceRecord;
+use strait_model::{ClusterFacts, Namespace, NetworkId, Workloads};
 
 /// The objects of one cluster.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use rustls_pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::model::RootBundle;
+use strait_model::RootBundle;
 
 /// The key of the ConfigMap under which the roots are.
 pub(super) const KEY: &str = "root-cert.pem";

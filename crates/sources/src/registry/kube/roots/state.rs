@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::judge::{RootsHeld, RootsMap};
-use crate::apiserver::{ApiError, Keyed, NamespacedName, WatchEvent};
+use strait_kube_client::{ApiError, Keyed, NamespacedName, WatchEvent};
 
 /// Namespaces that have no workloads of the mesh, as other meshes have it too.
 const EXCLUDED: [&str; 3] = ["kube-node-lease", "kube-public", "local-path-storage"];

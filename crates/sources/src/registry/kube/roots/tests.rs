@@ -4,8 +4,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::judge::{RootsHeld, RootsMap, digest, judge};
 use super::state::{JudgedMap, MapEvent, RootsState, RootsStatus};
-use crate::apiserver::{ApiError, NamespacedName, WatchEvent};
-use crate::model::RootBundle;
+use strait_kube_client::{ApiError, NamespacedName, WatchEvent};
+use strait_model::RootBundle;
 
 /// A root that is valid for so many seconds from now on, as PEM and DER.
 fn root(name: &str, seconds: i64) -> (String, Vec<u8>) {

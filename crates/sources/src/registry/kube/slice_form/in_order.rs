@@ -4,7 +4,7 @@
 //! another way is left to [`ProtobufMessage::merge`]; where both read, they read the same.
 
 use super::rows::{Conditions, EndpointForm, TargetRef};
-use crate::apiserver::ProtobufMessage;
+use strait_kube_client::ProtobufMessage;
 
 /// Reads an endpoint. Field numbers: k8s.io/api/discovery/v1/generated.proto.
 #[inline]

@@ -8,7 +8,7 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::table::{SharedTable, same, slot};
-use crate::apiserver::{
+use strait_kube_client::{
     BorrowedText, FieldValue, MalformedMessage, Meta, ProtobufMessage, Raw, list, null_as_default,
 };
 
@@ -371,7 +371,7 @@ impl Rows<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::WorkloadRef;
+    use strait_model::WorkloadRef;
 
     #[test]
     fn names_of_pods_are_cut_as_elsewhere() {

@@ -1,12 +1,12 @@
 //! Names that rows share, each once.
 
-use crate::apiserver::Raw;
+use strait_kube_client::Raw;
 
 /// What rows share, in the order in which it came. An entry that stands twice costs its own size and nothing
 /// else.
 #[derive(Debug, PartialEq)]
-pub(in super::super) struct SharedTable<T> {
-    pub(in super::super) entries: Vec<T>,
+pub(in crate::registry::kube) struct SharedTable<T> {
+    pub(in crate::registry::kube) entries: Vec<T>,
     /// Of each entry, the place of the one before it in its slot.
     before: Vec<u16>,
     /// The place of the latest entry of each slot.

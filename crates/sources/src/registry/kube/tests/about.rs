@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::values::{Arrives, apply, index};
-use crate::apiserver::WatchEvent;
-use crate::model::{DeclaredGateway, LabelSelector, NamespaceFilter, WorkloadKey};
-use crate::registry::Contents;
 use crate::registry::kube::index::{IndexedObject, KubeIndex, ReadKind};
 use crate::registry::kube::workload_entry::WorkloadEntryRecord;
+use strait_kube_client::WatchEvent;
+use strait_model::registry::Contents;
+use strait_model::{DeclaredGateway, LabelSelector, NamespaceFilter, WorkloadKey};
 
 fn namespace(name: &str, labels: Value) -> Arrives {
     Arrives::Namespace(json!({"metadata": {"name": name, "labels": labels}}))

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
-use strait_sim::objects::{self, HTTP, endpoint_slice, service};
-use strait_sim::{Fault, Gone, Options, Refusal, SimCluster};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::apiserver::{Access, ApiCredential, Loopback, ReadLimits, Redacted};
-use crate::model::{ClusterId, Endpoint, Hostname, OwnTraffic, PodState};
 use crate::registry::kube::{
     ApiContact, MemberWrites, ObjectCounts, OwnMesh, RunConfig, RunStatus, run,
 };
-use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange};
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_kube_client::{Access, ApiCredential, Loopback, ReadLimits, Redacted};
+use strait_model::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange};
+use strait_model::{ClusterId, Endpoint, Hostname, OwnTraffic, PodState};
+use strait_sim::objects::{self, HTTP, endpoint_slice, service};
+use strait_sim::{Fault, Gone, Options, Refusal, SimCluster};
 
 /// More than any deadline that a test waits for, and less than anybody's patience.
 const LIMIT: Duration = Duration::from_secs(45);

@@ -9,21 +9,21 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
-use crate::apiserver::Encoding::{self, Json, Protobuf};
-use crate::model::{Health, PodState, Resolution};
-use crate::registry::Contents;
 use crate::registry::kube::offline::Offline;
 use crate::registry::kube::offline::OfflineResponse::{self, List, Watch};
 use crate::registry::kube::oracle::{
     self, POD, assert_same, count, field, message, protobuf_list, wrapped,
 };
+use strait_kube_client::Encoding::{self, Json, Protobuf};
+use strait_model::registry::Contents;
+use strait_model::{Health, PodState, Resolution};
 
 const KINDS: [&str; 5] = ["nodes", "namespaces", "pods", "endpointslices", "services"];
 
 fn recorded(kind: &str, what: OfflineResponse, encoding: Encoding) -> Vec<u8> {
     let what = if what == List { "list" } else { "watch" };
     let form = if encoding == Json { "json" } else { "pb" };
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/kubernetes");
+    let folder = strait_base::testing::repository().join("tests/corpus/kubernetes");
     fs::read(folder.join(format!("{kind}.{what}.{form}"))).expect("it is in the repository")
 }
 

@@ -7,10 +7,6 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::apiserver::{Form, Gather, NamespacedName, WatchEvent};
-use crate::model::{
-    Endpoint, ExportTo, Health, Hostname, PodState, Resolution, Service, TargetPort, TlsMode,
-};
 use crate::registry::kube::endpoint_slice::Slice;
 use crate::registry::kube::index::{IndexChanges, Indexed, IndexedObject, KubeIndex};
 use crate::registry::kube::namespace::NamespaceFacts;
@@ -18,7 +14,11 @@ use crate::registry::kube::node::NodeRecord;
 use crate::registry::kube::pod::PodRecord;
 use crate::registry::kube::scope::{ReadSettings, Scope};
 use crate::registry::kube::service::KubeService;
-use crate::registry::{Contents, ServiceRecord};
+use strait_kube_client::{Form, Gather, NamespacedName, WatchEvent};
+use strait_model::registry::{Contents, ServiceRecord};
+use strait_model::{
+    Endpoint, ExportTo, Health, Hostname, PodState, Resolution, Service, TargetPort, TlsMode,
+};
 
 const CART: &str = "cart.shop.svc.cluster.local";
 
@@ -411,7 +411,7 @@ fn odd_parts_are_left_out_and_counted_while_the_rest_works() {
     let found = record(&mut index).expect("the service").service;
     assert_eq!(found.ports.iter().map(|port| port.number).collect::<Vec<_>>(), [81]);
     assert_eq!(index.skipped().count, 1);
-    let invalid = crate::apiserver::InvalidField {
+    let invalid = strait_kube_client::InvalidField {
         key: Some(NamespacedName { namespace: "shop".into(), name: "cart".into() }),
         reason: "no sense".into(),
     };

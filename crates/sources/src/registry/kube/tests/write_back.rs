@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use strait_sim::{Family, Fault, Options, SimCluster};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use super::faults::{access, config, sim};
-use crate::model::{Mcs, SharedService, SharedServices, WorkloadKey};
 use crate::registry::kube::{RunConfig, run};
-use crate::task::Supervisor;
+use strait_base::task::Supervisor;
+use strait_model::{Mcs, SharedService, SharedServices, WorkloadKey};
+use strait_sim::{Family, Fault, Options, SimCluster};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// More than the pace of writing: what was to be written is there by then.

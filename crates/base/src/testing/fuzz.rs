@@ -1,23 +1,58 @@
-use std::collections::BTreeSet;
+//! Runs fuzz targets over their corpora in ordinary tests.
+//!
+//! A target is a function that takes any bytes and returns whether it understood any of them. It must neither panic nor
+//! hang, and asserts what must hold of everything it understood. A crate lists its targets in its module `fuzz`; `fuzz/`
+//! builds a program for each, and `tests/corpus/fuzz/NAME` is the corpus of target NAME.
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 
-use super::TARGETS;
-use crate::fixtures::rounds;
+use super::{repository, rounds};
 
-/// Mutations of each file of a corpus.
+/// A target and the name of its corpus.
+pub type Target = (&'static str, fn(&[u8]) -> bool);
+
+/// The number of mutations of each file of a corpus.
 const MUTATIONS: u64 = 50;
-/// One run may take no longer, however slow the machine is: what outsiders say must not keep us busy.
+/// The longest time for one input, on any machine: input from outside must not keep the process busy.
 const RUN_MAX: Duration = Duration::from_secs(10);
 
-fn corpus(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/fuzz").join(name)
+/// The fuzzer's bytes as a source of random numbers; zeros once they are used up. So what the fuzzer
+/// mutates are the decisions of a generator.
+#[derive(Debug)]
+pub struct Numbers<'a>(pub &'a [u8]);
+
+impl RngCore for Numbers<'_> {
+    fn next_u32(&mut self) -> u32 {
+        let mut number = [0; 4];
+        self.fill_bytes(&mut number);
+        u32::from_le_bytes(number)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        let mut number = [0; 8];
+        self.fill_bytes(&mut number);
+        u64::from_le_bytes(number)
+    }
+
+    fn fill_bytes(&mut self, to: &mut [u8]) {
+        let count = to.len().min(self.0.len());
+        let (now, later) = self.0.split_at(count);
+        to[..count].copy_from_slice(now);
+        to[count..].fill(0);
+        self.0 = later;
+    }
 }
 
-/// The files of a corpus, with their names.
+/// The folder of the corpus of a target.
+pub fn corpus(name: &str) -> PathBuf {
+    repository().join("tests/corpus/fuzz").join(name)
+}
+
+/// The files of a corpus, with their paths.
 fn seeds(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = corpus(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
@@ -30,9 +65,12 @@ fn seeds(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(read).collect()
 }
 
-#[test]
-fn every_target_takes_its_corpus_and_mutations_of_it() {
-    for (name, target) in TARGETS {
+/// Gives each target its corpus and mutations of it.
+///
+/// # Panics
+/// If a target panics, takes too long, or understands nothing of its corpus.
+pub fn check_targets(targets: &[Target]) {
+    for (name, target) in targets {
         let seeds = seeds(name);
         let mut understood = 0;
         for (at, (path, bytes)) in seeds.iter().enumerate() {
@@ -44,7 +82,22 @@ fn every_target_takes_its_corpus_and_mutations_of_it() {
                 run(*target, &mutated, &format!("{path:?}, mutation {seed}"));
             }
         }
-        assert!(understood > 0, "nothing of the corpus of {name} is understood");
+        assert!(understood > 0, "the target {name} understands nothing of its corpus");
+    }
+}
+
+/// Writes the seeds of a corpus that only code can make if `BLESS` is set. Otherwise they must exist.
+///
+/// # Panics
+/// If a seed is missing or cannot be written.
+pub fn check_seeds(name: &str, seeds: impl IntoIterator<Item = (impl AsRef<Path>, Vec<u8>)>) {
+    for (file, bytes) in seeds {
+        let path = corpus(name).join(file);
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::create_dir_all(corpus(name)).expect("a folder");
+            std::fs::write(&path, &bytes).expect("written");
+        }
+        assert!(path.exists(), "{path:?}: BLESS=1 writes it");
     }
 }
 
@@ -90,39 +143,4 @@ fn mutate(bytes: &[u8], other: &[u8], random: &mut StdRng) -> Vec<u8> {
         }
     }
     bytes
-}
-
-#[test]
-fn every_target_has_a_program_in_fuzz_and_every_corpus_a_target() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/fuzz_targets");
-    let manifest = std::fs::read_to_string(folder.join("../Cargo.toml")).expect("a manifest");
-    for (name, _) in TARGETS {
-        let program = std::fs::read_to_string(folder.join(format!("{name}.rs")));
-        let program = program.unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(program.contains(&format!("\"{name}\"")), "{program}");
-        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
-    }
-    let known: BTreeSet<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
-    for entry in std::fs::read_dir(corpus("")).expect("it is there") {
-        let name = entry.expect("readable").file_name().into_string().expect("ASCII");
-        assert!(known.contains(name.as_str()), "{name}");
-    }
-}
-
-/// Writes the seeds that only we can make, with `BLESS=1`; else they must be what they would be.
-#[test]
-fn seeds_that_only_we_can_make_are_what_we_make() {
-    for (name, made) in [
-        ("state_file", crate::lkg::fuzz_seeds()),
-        ("client_hello", crate::identity::fuzz::hellos()),
-    ] {
-        for (file, bytes) in made {
-            let path = corpus(name).join(file);
-            if std::env::var_os("BLESS").is_some() {
-                std::fs::create_dir_all(corpus(name)).expect("a folder");
-                std::fs::write(&path, &bytes).expect("written");
-            }
-            assert!(path.exists(), "{path:?}: BLESS=1 writes it");
-        }
-    }
 }

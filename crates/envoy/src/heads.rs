@@ -3,19 +3,19 @@
 //!
 //! A stream asks when it begins, and again whenever it has to look at everything: whoever changes the share has the streams that it
 //! concerns do so. While nothing is let out this is one look at an empty place for each stream. Who is in, and when, is decided
-//! elsewhere (`crate::rollout`).
+//! elsewhere (`strait_mesh::rollout`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
 
-use super::generate::Cache;
-use crate::model::{ClusterId, Proxy};
-use crate::push::PushContext;
-use crate::push::event_loop::HeadOutputs;
-use crate::push::interest::Interest;
-use crate::rollout::Cohort;
+use crate::Cache;
+use strait_mesh::push::PushContext;
+use strait_mesh::push::event_loop::HeadOutputs;
+use strait_mesh::push::interest::Interest;
+use strait_mesh::rollout::Cohort;
+use strait_model::{ClusterId, Proxy};
 
 /// Of so many proxies that refuse it is noted what they say.
 const REFUSERS_MAX: usize = 1000;
@@ -66,7 +66,7 @@ impl ServedHead {
     }
 
     /// Notes that a proxy refused something of it.
-    pub(crate) fn refused(&self, proxy: &Arc<str>, error: &str) {
+    pub fn refused(&self, proxy: &Arc<str>, error: &str) {
         self.refusals.send_if_modified(|all| {
             let is_new = !all.contains_key(proxy) && all.len() < REFUSERS_MAX;
             if is_new {

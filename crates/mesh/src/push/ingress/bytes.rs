@@ -4,23 +4,26 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
-use crate::push::ingress::IngressOutline;
-use crate::traffic::HostPattern;
-use crate::traffic::gateway::ServerProtocol;
-use crate::traffic::gateways::{GatewayPort, PlacedServer};
-use crate::traffic::route::{ConnectionMatch, TcpRule};
-use crate::traffic::selection::Selection;
-use crate::traffic::virtual_services::RoutedService;
+use super::IngressOutline;
+use strait_rules::traffic::HostPattern;
+use strait_rules::traffic::gateway::ServerProtocol;
+use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
+use strait_rules::traffic::route::{ConnectionMatch, TcpRule};
+use strait_rules::traffic::selection::Selection;
+use strait_rules::traffic::virtual_services::RoutedService;
 
 /// A match of a rule at a server that takes bytes, and what it takes there.
-pub(in crate::xds::generate) struct BytesRule<'a, T> {
-    pub(in crate::xds::generate) routed: &'a Arc<RoutedService>,
-    pub(in crate::xds::generate) rule: &'a TcpRule,
-    pub(in crate::xds::generate) takes: Result<T, BytesMisfit<'a>>,
+pub struct BytesRule<'a, T> {
+    /// The object and its services.
+    pub routed: &'a Arc<RoutedService>,
+    /// The rule.
+    pub rule: &'a TcpRule,
+    /// The connections that the match accepts, or why it accepts none.
+    pub takes: Result<T, BytesMisfit<'a>>,
 }
 
 /// Why a match of a rule takes nothing at a server.
-pub(in crate::xds::generate) enum BytesMisfit<'a> {
+pub enum BytesMisfit<'a> {
     /// The server has no host of the object's.
     Hosts,
     /// It is for another port, or for others than this router.
@@ -34,7 +37,7 @@ pub(in crate::xds::generate) enum BytesMisfit<'a> {
 impl<'a> IngressOutline<'a> {
     /// The rules for connections that a server opens, or that need no opening, in the order in which they are asked. The first
     /// that takes any takes all.
-    pub(in crate::xds::generate) fn opened<'s>(
+    pub fn opened<'s>(
         &'s self,
         placed: &'s PlacedServer<'_>,
         selection: &'s Selection,
@@ -60,7 +63,7 @@ impl<'a> IngressOutline<'a> {
 
     /// The rules for connections in TLS that a port's servers pass on unopened, server by server in their order: each with a
     /// name that clients give, which no other has.
-    pub(in crate::xds::generate) fn unopened<'p>(
+    pub fn unopened<'p>(
         &self,
         port: &'p GatewayPort<'_>,
         selection: &Selection,

@@ -1,0 +1,60 @@
+//! Signals that ask the process to end.
+
+use tracing::warn;
+
+/// Returns when the process is asked to end: SIGTERM, Ctrl-C, or SIGHUP, the end of its terminal. Signals are
+/// caught from the call on.
+pub fn signalled() -> impl Future<Output = ()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt()];
+    if !hangups_are_ignored() {
+        kinds.push(SignalKind::hangup());
+    }
+    let caught = kinds.into_iter().filter_map(|kind| match signal(kind) {
+        Ok(mut signal) => Some(Box::pin(async move {
+            signal.recv().await;
+        })),
+        Err(error) => {
+            warn!(%error, signal = kind.as_raw_value(), "a signal can't be caught; it ends the process at once");
+            None
+        }
+    });
+    let caught: Vec<_> = caught.collect();
+    async move {
+        match caught.is_empty() {
+            true => std::future::pending().await,
+            false => drop(futures::future::select_all(caught).await),
+        }
+    }
+}
+
+/// Whether whoever started us wants us to outlive the terminal, as nohup(1) does.
+fn hangups_are_ignored() -> bool {
+    // Other systems than Linux don't say.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignores_hangups(&status)
+}
+
+/// The same of what proc_pid_status(5) says.
+fn ignores_hangups(status: &str) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // SIGHUP is signal 1, the lowest bit.
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ignores_hangups;
+
+    #[test]
+    fn a_hangup_that_whoever_started_us_ignores_is_ignored() {
+        for (mask, ignored) in
+            [("0000000000000001", true), ("0000000000001000", false), ("0000000000001007", true)]
+        {
+            let status = format!("Name:\tstrait\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+            assert_eq!(ignores_hangups(&status), ignored, "{mask}");
+        }
+        assert!(!ignores_hangups(""), "a system without /proc");
+    }
+}

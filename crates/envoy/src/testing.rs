@@ -1,0 +1,44 @@
+//! Checks for the tests of this crate and of those above it.
+
+use std::sync::Arc;
+
+use crate::{Cache, ProxyConfig};
+use strait_mesh::push::PushContext;
+use strait_model::{NetworkId, Proxy};
+use strait_proto::rules;
+use strait_xds::references::names_in;
+use strait_xds::resource::{Resource, ResourceSource as _, ResourceType};
+
+/// Holds all that a proxy is given of a mesh against what Envoy refuses before it looks at what it means; how many resources
+/// there are.
+pub fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
+    let cache = Cache::default();
+    let mut config = ProxyConfig::new(context, proxy, NetworkId::default(), &cache);
+    let mut count = 0;
+    let mut check = |kind: ResourceType, resource: &Resource| {
+        let bytes = resource.body.to_bytes();
+        let violation = rules::violation(kind.url(), &bytes);
+        // What can't be checked is no fault of what is sent.
+        let is_kept = match &violation {
+            Ok(found) => found.as_ref().is_none_or(|fact| fact.ends_with(rules::UNCHECKED)),
+            Err(_) => false,
+        };
+        assert!(is_kept, "{} {} of {}: {violation:?}", kind.short(), resource.name, proxy.id);
+        count += 1;
+        names_in(kind, &bytes)
+    };
+    for (kind, named) in [
+        (ResourceType::Cluster, ResourceType::Endpoint),
+        (ResourceType::Listener, ResourceType::Route),
+    ] {
+        let all = config.all(kind);
+        let resources = all.shared.resources().iter().chain(&all.own);
+        let names: Vec<_> = resources.flat_map(|resource| check(kind, resource)).collect();
+        for name in names {
+            let resource = config.one(named, &name);
+            assert!(resource.is_some(), "no {name} for {}", proxy.id);
+            resource.iter().for_each(|resource| drop(check(named, resource)));
+        }
+    }
+    count
+}

@@ -1,0 +1,18 @@
+//! `strait demo` in a program that is built without the demo, such as that of the images.
+
+use clap::Args;
+
+use super::failure::{CommandFailure, CommandResult};
+
+/// See it all on one machine, with nothing installed
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _arguments: Vec<String>,
+}
+
+/// Says where the demo is.
+pub(super) async fn run(_: &DemoArgs) -> CommandResult {
+    let message = "this program is built without the demo, as the programs of the images are";
+    Err(CommandFailure::usage(message).next("In a checkout of Strait, run: cargo run --release -- demo"))
+}
