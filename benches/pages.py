@@ -22,7 +22,7 @@ SECONDS = 20
 TURNS, TURN_SECONDS = 8, 10
 # What the map asks for.
 PATHS = ("/debug/clusters", "/debug/networks", "/debug/summary")
-SCRIPT = (Path(__file__).resolve().parent.parent / "src/admin/page/api.js").read_text()
+SCRIPT = (Path(__file__).resolve().parent.parent / "crates/server/src/admin/page/api.js").read_text()
 # What the page's script waits, in seconds.
 PAUSES = {name: int(re.search(rf"^const {name} = ([\d_]+);", SCRIPT, re.M)[1]) / 1e3 for name in ("PAUSE", "QUIET", "SETTLES", "LEAST")}
 

@@ -1,306 +1,131 @@
-//! Who may use whom. ARCHITECTURE.md says why; a change here is a change of design, to be argued for
-//! in its commit.
+//! Which crate may use which, and which module inside a crate. Cargo keeps crates from using each other in a circle; the
+//! tables here keep the layers of ARCHITECTURE.md. A change to a table is a change of design, to be argued for in its commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each module with the modules it may name. A module that isn't listed fails the test.
-const MAY_USE: &[(&str, &[&str])] = &[
-    ("model", &[]),
-    ("task", &[]),
-    ("codes", &[]),
-    ("durable", &[]),
-    // A leaf: flags and what they set are read with it.
-    ("duration", &[]),
-    ("folder", &[]),
-    ("hash", &[]),
-    // A leaf: whoever shares a value between tasks takes it with this.
-    ("lock", &[]),
-    ("unread", &[]),
-    ("admission", &[]),
-    // A leaf: whoever takes an address from others asks it.
-    ("address", &[]),
-    ("process", &[]),
-    ("descriptors", &["codes", "process"]),
-    ("mass_deletion", &[]),
-    ("timeline", &["model", "codes", "durable"]),
-    ("history", &["model", "aggregate", "push", "codes", "durable"]),
-    // What is held is a value; who reads objects holds it.
-    ("hold", &["model", "durable"]),
-    // What a plan is the policy says; what counts for all is kept as what is held.
-    ("rollout", &["model", "durable", "hold", "policy"]),
-    ("apiserver", &["address", "codes", "descriptors", "lock", "mass_deletion", "task"]),
-    ("mesh", &["model", "address", "folder", "codes", "task"]),
-    ("policy", &["model", "mesh", "address", "codes"]),
-    ("traffic", &["model", "mesh", "codes", "unread"]),
-    ("access", &["model", "mesh", "codes"]),
-    ("jwks", &["access", "address", "codes", "durable", "model", "sources"]),
-    ("memory", &[]),
-    ("sources", &["codes"]),
-    ("registry", &["model"]),
+/// Each crate of the product with the crates that it may depend on, in the order of the flow.
+const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
+    ("base", &[]),
+    ("model", &["base"]),
+    ("identity", &["base", "model", "proto"]),
+    ("kube-client", &["base"]),
+    ("sources", &["base", "model", "identity", "kube-client", "proto"]),
+    // EnvoyFilters contain parts of Envoy's API, which are checked against its schema.
+    ("rules", &["base", "model", "proto"]),
+    ("mesh", &["base", "model", "rules"]),
+    ("lkg", &["base", "model", "identity", "sources", "mesh"]),
+    ("xds", &["base", "model", "http2", "proto"]),
+    ("xds-client", &["base", "xds", "proto"]),
+    ("envoy", &["base", "model", "rules", "mesh", "xds", "proto"]),
+    ("ads", &["base", "model", "identity", "rules", "mesh", "xds", "envoy", "http2", "proto"]),
+    ("injection", &["base", "model", "identity"]),
+    ("explain", &["base", "model", "rules", "mesh"]),
     (
-        "registry::consul",
-        &["model", "registry", "apiserver", "address", "sources", "mass_deletion", "task", "codes"],
-    ),
-    (
-        "registry::kube",
-        &["model", "mesh", "registry", "apiserver", "mass_deletion", "task", "codes"],
-    ),
-    ("registry::service_entry", &["model", "registry", "address", "unread"]),
-    ("identity", &["model", "codes", "durable", "lock", "task"]),
-    (
-        "store",
-        &["model", "apiserver", "identity", "sources", "folder", "mass_deletion", "task", "codes"],
-    ),
-    (
-        "clusters",
+        "server",
         &[
-            "model",
-            "policy",
-            "registry",
-            "registry::kube",
-            "apiserver",
-            "address",
-            // Who calls is proven by what members sign.
-            "identity",
-            "sources",
-            "store",
-            "task",
-            "codes",
-            "lock",
+            "base", "model", "identity", "kube-client", "sources", "rules", "mesh", "lkg", "xds",
+            "envoy", "ads", "injection", "explain", "heap", "proto",
         ],
     ),
-    ("aggregate", &["model", "registry"]),
-    ("network", &["model", "mesh", "policy", "address", "codes", "task"]),
-    (
-        "push",
-        &[
-            "model",
-            "mesh",
-            "policy",
-            "access",
-            "registry",
-            "registry::service_entry",
-            "aggregate",
-            "network",
-            "traffic",
-            "task",
-            "timeline",
-            // What a version was published with can be gone back to.
-            "hold",
-            "lock",
-        ],
-    ),
-    (
-        "xds",
-        &[
-            "model",
-            "mesh",
-            "policy",
-            "access",
-            "registry",
-            "aggregate",
-            "network",
-            "push",
-            "traffic",
-            "identity",
-            "descriptors",
-            "hash",
-            // Who is in the share that is served the next configuration.
-            "rollout",
-            "memory",
-            "task",
-            "timeline",
-            "codes",
-            "lock",
-        ],
-    ),
-    (
-        "explain",
-        &[
-            "model",
-            "mesh",
-            "policy",
-            "access",
-            "registry",
-            "registry::service_entry",
-            "aggregate",
-            "network",
-            "push",
-            // Of what waits it says that it does.
-            "hold",
-            "traffic",
-            "codes",
-        ],
-    ),
-    (
-        "lkg",
-        &[
-            "model",
-            "registry",
-            "registry::kube",
-            "aggregate",
-            "push",
-            "clusters",
-            "identity",
-            "sources",
-            "codes",
-            "durable",
-            "hash",
-            "task",
-        ],
-    ),
-    (
-        "admin",
-        &[
-            "model",
-            "mesh",
-            "policy",
-            "access",
-            "registry",
-            "aggregate",
-            "network",
-            "push",
-            "traffic",
-            "xds",
-            "clusters",
-            "explain",
-            "identity",
-            "apiserver",
-            "metrics",
-            "sources",
-            "descriptors",
-            "codes",
-            "durable",
-            "task",
-            "history",
-            "hold",
-            "rollout",
-            "timeline",
-        ],
-    ),
-    (
-        "metrics",
-        &[
-            "model",
-            "push",
-            "hold",
-            "rollout",
-            "xds",
-            "clusters",
-            "identity",
-            "lkg",
-            "inject",
-            "validation",
-            "sources",
-            "descriptors",
-            "process",
-            "task",
-        ],
-    ),
-    // Judges by what tells of stored objects.
-    ("validation", &["access", "admission", "explain", "push"]),
-    ("inject", &["admission", "model", "identity", "descriptors", "task", "codes"]),
-    ("fixtures", &["model", "push", "registry", "traffic"]),
 ];
 
-/// Modules that wire the program and may name anything.
-const WIRING: &[&str] = &["server", "config", "cli", "fuzz"];
+/// Modules of one crate that must not use each other, each with those that it must not name.
+const MUST_NOT_USE: &[(&str, &str, &[&str])] = &[
+    ("sources", "registry/kube", &["registry::consul", "clusters", "store"]),
+    ("sources", "registry/consul", &["registry::kube", "clusters", "store"]),
+    ("sources", "store", &["clusters", "registry"]),
+    ("model", "mesh_config", &["policy", "registry"]),
+    ("model", "registry", &["policy"]),
+    ("rules", "access", &["traffic", "service_entry"]),
+    ("rules", "traffic", &["access", "service_entry"]),
+    ("rules", "service_entry", &["access", "traffic"]),
+    ("mesh", "aggregate", &["network", "push", "history", "hold", "rollout"]),
+    ("mesh", "network", &["aggregate", "push", "history", "hold", "rollout"]),
+    ("mesh", "timeline", &["aggregate", "network", "push", "hold", "rollout"]),
+    ("mesh", "hold", &["aggregate", "network", "push", "rollout"]),
+];
 
-/// Crates that only some modules may name.
+/// External crates that only some crates may name. `strait` is the program in `src/`.
 const ONLY: &[(&str, &[&str])] = &[
-    ("kube", &["apiserver", "clusters", "store", "cli"]),
-    ("k8s_openapi", &["apiserver", "clusters", "store", "cli"]),
-    ("strait_proto", &["xds", "admin", "identity", "store", "cli", "traffic"]),
-    ("tokio_rustls", &["identity", "xds", "clusters", "store", "inject", "jwks", "cli"]),
+    ("kube", &["kube-client", "sources", "strait"]),
+    ("k8s_openapi", &["kube-client"]),
+    ("tokio_rustls", &["identity", "sources", "ads", "injection", "xds-client", "strait"]),
     (
         "rustls",
-        &["identity", "xds", "apiserver", "clusters", "network", "store", "jwks", "cli", "main"],
+        &["identity", "kube-client", "sources", "mesh", "ads", "injection", "xds-client", "strait"],
     ),
-    ("strait_sim", &["cli"]),
-    ("hickory_resolver", &["network"]),
-    ("notify", &["folder", "mesh", "store"]),
-    ("axum", &["admin"]),
+    ("strait_sim", &["strait"]),
+    ("hickory_resolver", &["mesh"]),
+    ("notify", &["base", "sources"]),
+    ("axum", &["server"]),
 ];
+
+#[test]
+fn crates_depend_only_on_what_they_may() {
+    let allowed: BTreeMap<&str, &[&str]> = MAY_DEPEND_ON.iter().copied().collect();
+    let found = crate_dependencies();
+    assert_eq!(
+        found.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+        allowed.keys().copied().collect(),
+        "each crate has its row in MAY_DEPEND_ON"
+    );
+    let wrong: Vec<_> = found
+        .iter()
+        .flat_map(|(name, on)| on.iter().map(move |on| (name.as_str(), on.as_str())))
+        .filter(|(name, on)| !allowed[name].contains(on))
+        .collect();
+    assert!(wrong.is_empty(), "crates that depend on what they must not: {wrong:?}");
+}
 
 #[test]
 fn modules_use_only_what_they_may() {
-    let allowed: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
     let mut wrong = Vec::new();
-    for (file, text) in sources() {
-        let module = module_of(&file);
-        if WIRING.contains(&root_of(&module)) || module == "lib" || module == "main" {
-            continue;
+    for (name, module, forbidden) in MUST_NOT_USE {
+        let below = package_root(name).join(module);
+        let files = sources().into_iter().filter(|(file, _)| {
+            file.starts_with(&below) || *file == below.with_extension("rs")
+        });
+        let mut count = 0;
+        for (file, text) in files.filter(|(file, _)| !is_test(file)) {
+            count += 1;
+            let code = code_of(&text);
+            let named = |used: &&&str| code.contains(&format!("crate::{used}::"));
+            wrong.extend(forbidden.iter().filter(named).map(|used| (file.clone(), *used)));
         }
-        let Some(may_use) = allowed.get(module.as_str()) else {
-            wrong.push(format!("{}: module {module} has no place in MAY_USE", file.display()));
-            continue;
-        };
-        for used in uses(&text) {
-            let own = used == root_of(&module) || used == module;
-            // Tests may build their inputs with the fixtures.
-            if !own && !may_use.contains(&used.as_str()) && used != "fixtures" {
-                wrong.push(format!("{}: {module} must not use {used}", file.display()));
+        assert!(count > 0, "no file of {name}: {module}");
+    }
+    assert!(wrong.is_empty(), "modules that use what they must not: {wrong:#?}");
+}
+
+/// The drawing of ARCHITECTURE.md shows the dependencies of the crates that do not follow from others. `BLESS=1` writes it.
+#[test]
+fn drawing_shows_the_crates_as_they_are() {
+    const BEGIN: &str = "```mermaid\nflowchart BT\n";
+    let edges = crate_dependencies();
+    let reaches = |from: &str, to: &str| {
+        let mut left: Vec<&str> = edges[from].iter().map(String::as_str).collect();
+        let mut seen = BTreeSet::new();
+        while let Some(next) = left.pop() {
+            if seen.insert(next) {
+                left.extend(edges.get(next).into_iter().flatten().map(String::as_str));
+            }
+        }
+        seen.contains(to)
+    };
+    let mut drawn = String::new();
+    for (name, _) in MAY_DEPEND_ON {
+        for on in edges[*name].iter().filter(|on| edges.contains_key(*on)) {
+            let follows = edges[*name]
+                .iter()
+                .any(|other| other != on && edges.contains_key(other) && reaches(other, on));
+            if !follows {
+                drawn += &format!("  {name} --> {on}\n");
             }
         }
     }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
-}
-
-#[test]
-fn nothing_below_the_commands_uses_them() {
-    let above = ["cli", "fuzz", "main", "lib"];
-    let wrong: Vec<_> = sources()
-        .into_iter()
-        .filter(|(file, _)| !above.contains(&root_of(&module_of(file))))
-        .filter(|(_, text)| uses(text).iter().any(|used| *used == "cli"))
-        .map(|(file, _)| file)
-        .collect();
-    assert!(wrong.is_empty(), "what a command and {wrong:?} need goes below both");
-}
-
-/// Who may use whom, whole folders taken as one.
-fn edges() -> BTreeSet<(String, String)> {
-    let of = |(module, used): &(&str, &[&str])| {
-        let module = root_of(module).to_owned();
-        let used: Vec<_> = used.iter().map(|used| root_of(used).to_owned()).collect();
-        used.into_iter().map(move |used| (module.clone(), used))
-    };
-    MAY_USE.iter().flat_map(of).filter(|(module, used)| module != used).collect()
-}
-
-/// The same with all that are reached through others.
-fn reach() -> BTreeSet<(String, String)> {
-    let edges = edges();
-    let mut reach = edges.clone();
-    loop {
-        let step: BTreeSet<_> = reach
-            .iter()
-            .flat_map(|(a, b)| {
-                edges.iter().filter(move |(c, _)| c == b).map(move |(_, d)| (a.clone(), d.clone()))
-            })
-            .collect();
-        let before = reach.len();
-        reach.extend(step);
-        if reach.len() == before {
-            return reach;
-        }
-    }
-}
-
-/// The drawing of ARCHITECTURE.md: of who uses whom what doesn't follow from the rest. `BLESS=1` draws it anew.
-#[test]
-fn the_drawing_shows_the_modules_as_they_are() {
-    const BEGIN: &str = "```mermaid\nflowchart TD\n";
-    let reach = reach();
-    let follows = |(from, to): &&(String, String)| {
-        let between = |(a, b): &&(String, String)| a == from && b != to;
-        reach.iter().filter(between).any(|(_, b)| reach.contains(&(b.clone(), to.clone())))
-    };
-    let drawn = reach.iter().filter(|edge| !follows(edge) && edge.0 != "fixtures");
-    let drawn: String = drawn.map(|(from, to)| format!("  {from} --> {to}\n")).collect();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md");
+    let path = root().join("ARCHITECTURE.md");
     let text = fs::read_to_string(&path).expect("the file");
     let (before, rest) = text.split_once(BEGIN).expect("a drawing");
     let (held, after) = rest.split_once("```").expect("an end of the drawing");
@@ -308,46 +133,56 @@ fn the_drawing_shows_the_modules_as_they_are() {
         fs::write(&path, format!("{before}{BEGIN}{drawn}```{after}")).expect("a file");
         return;
     }
-    assert_eq!(held, drawn, "the modules are others now: BLESS=1 draws them anew");
+    assert_eq!(held, drawn, "the crates have changed: BLESS=1 writes the drawing");
 }
 
 #[test]
-fn no_two_modules_use_each_other() {
-    let reach = reach();
-    let cycles: Vec<_> =
-        reach.iter().filter(|(a, b)| a != b && reach.contains(&(b.clone(), a.clone()))).collect();
-    assert!(cycles.is_empty(), "{cycles:?}");
-}
-
-#[test]
-fn crates_are_named_only_where_they_belong() {
+fn external_crates_are_named_only_where_they_belong() {
     let mut wrong = Vec::new();
-    for (file, text) in sources() {
-        let module = module_of(&file);
-        for (name, modules) in ONLY {
-            let named = text.lines().any(|line| {
-                let code = line.split("//").next().unwrap_or_default();
-                code.match_indices(&format!("{name}::")).any(|(at, _)| {
-                    let before = code[..at].chars().next_back();
-                    before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':')
-                })
+    for (file, text) in sources().into_iter().filter(|(file, _)| !is_test(file)) {
+        let package = package_of(&file);
+        let code = code_of(&text);
+        for (name, packages) in ONLY {
+            let is_named = code.match_indices(&format!("{name}::")).any(|(at, _)| {
+                let before = code[..at].chars().next_back();
+                before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':')
             });
-            if named && !modules.contains(&root_of(&module)) && !is_test(&file) {
-                wrong.push(format!("{}: only {modules:?} may name {name}", file.display()));
+            if is_named && !packages.contains(&package.as_str()) {
+                wrong.push(format!("{}: only {packages:?} may name {name}", file.display()));
             }
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// The crates of the product, each with the crates of the workspace that its code depends on.
+fn crate_dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(root().join("crates")).expect("the crates") {
+        let folder = entry.expect("an entry").path();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        let (_, rest) = manifest.split_once("[dependencies]\n").expect("dependencies");
+        let on = rest.lines().take_while(|line| !line.starts_with('['));
+        let on = on.filter_map(|line| line.strip_prefix("strait-")?.split('.').next());
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        found.insert(name, on.map(str::to_owned).collect());
+    }
+    found
+}
+
 #[test]
 fn no_files_of_a_module_use_each_other_in_a_circle() {
-    let files = FileModules::read();
-    assert!(files.code.len() > 300, "files are looked for where none are: {}", files.code.len());
-    let rings = rings(&files.edges());
+    let mut found = BTreeSet::new();
+    let mut count = 0;
+    for package in packages() {
+        let files = FileModules::read(&package);
+        count += files.code.len();
+        found.extend(rings(&files.edges()).into_iter().map(|ring| (package.clone(), ring)));
+    }
+    assert!(count > 300, "files are looked for where none are: {count}");
     assert!(
-        rings.is_empty(),
-        "files that use each other in a circle; move what all use down: {rings:#?}"
+        found.is_empty(),
+        "files that use each other in a circle; move what all use down: {found:#?}"
     );
 }
 
@@ -373,22 +208,25 @@ fn uses_of_files_are_found_in_groups_and_behind_names_that_are_passed_on() {
 /// The names on the way to a module or to what is in it.
 type ModulePath = Vec<String>;
 
-/// The files of the crate, each a module, with what they say but for tests, comments and texts.
+/// The files of a crate, each a module, with what they say but for tests, comments and texts.
 struct FileModules {
     code: BTreeMap<ModulePath, String>,
 }
 
 impl FileModules {
-    fn read() -> Self {
+    fn read(package: &str) -> Self {
+        let source = package_root(package);
+        let mut files = Vec::new();
+        collect_sources(&source, &mut files);
         let mut code = BTreeMap::new();
-        for (file, text) in sources() {
-            let relative = file.strip_prefix(source_root()).expect("below src").with_extension("");
+        for (file, text) in files {
+            let relative = file.strip_prefix(&source).expect("below src").with_extension("");
             let mut path = split(&relative.to_string_lossy());
             let of_tests = ["tests", "oracle", "joining", "testing", "fixtures"];
             if path.iter().any(|part| of_tests.contains(&part.as_str()) || part == "fuzz") {
                 continue;
             }
-            path.pop_if(|last| last == "mod" || last == "lib");
+            path.pop_if(|last| last == "mod" || last == "lib" || last == "main");
             code.insert(path, code_of(&text));
         }
         Self { code }
@@ -604,66 +442,36 @@ fn is_test(file: &Path) -> bool {
     file.components().any(|part| of_tests.contains(&part.as_os_str()))
 }
 
-/// The modules that a file names, from `crate::…`; `registry::kube` counts as one of its own.
-fn uses(text: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for line in text.lines() {
-        let code = line.split("//").next().unwrap_or_default();
-        for (at, _) in code.match_indices("crate::") {
-            if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
-                continue;
-            }
-            let path = &code[at + "crate::".len()..];
-            let mut parts = path.split("::");
-            let word = |part: Option<&str>| {
-                let part = part.unwrap_or_default();
-                let end = part.find(|c: char| !c.is_alphanumeric() && c != '_');
-                part[..end.unwrap_or(part.len())].to_owned()
-            };
-            let first = word(parts.next());
-            let second = word(parts.next());
-            if first == "registry" && second == "kube" {
-                found.insert("registry::kube".into());
-            } else if !first.is_empty() && first.starts_with(char::is_lowercase) {
-                found.insert(first);
-            }
-        }
-    }
-    found
+/// The packages of the product: its crates, and the program in `src/`.
+fn packages() -> Vec<String> {
+    let crates = MAY_DEPEND_ON.iter().map(|(name, _)| (*name).to_owned());
+    crates.chain(["strait".to_owned()]).collect()
 }
 
-fn root_of(module: &str) -> &str {
-    module.split("::").next().unwrap_or(module)
-}
-
-/// The module a file belongs to, as far as the table tells modules apart.
-fn module_of(file: &Path) -> String {
-    let parts: Vec<String> = file
-        .strip_prefix(source_root())
-        .expect("below src")
-        .iter()
-        .map(|part| part.to_string_lossy().trim_end_matches(".rs").to_owned())
-        .collect();
-    match &parts[..] {
-        [first, second, ..] if first == "registry" && second == "kube" => "registry::kube".into(),
-        [first, second, ..] if first == "registry" && second == "consul" => {
-            "registry::consul".into()
-        }
-        [first, second, ..] if first == "registry" && second == "service_entry" => {
-            "registry::service_entry".into()
-        }
-        [first, ..] => first.clone(),
-        [] => String::new(),
+/// The folder of a package's code.
+fn package_root(name: &str) -> PathBuf {
+    match name {
+        "strait" => root().join("src"),
+        name => root().join("crates").join(name).join("src"),
     }
 }
 
-fn source_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+/// The package that a file belongs to.
+fn package_of(file: &Path) -> String {
+    let found = packages().into_iter().find(|name| file.starts_with(package_root(name)));
+    found.unwrap_or_else(|| panic!("{} belongs to no package", file.display()))
 }
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The code of the product: path and text of each file.
 pub(crate) fn sources() -> Vec<(PathBuf, String)> {
     let mut sources = Vec::new();
-    collect_sources(&source_root(), &mut sources);
+    for package in packages() {
+        collect_sources(&package_root(&package), &mut sources);
+    }
     sources
 }
 

@@ -233,8 +233,8 @@ fn code_spans(text: &str) -> impl Iterator<Item = &str> {
 
 /// The path in the repository that a piece of code is, or begins with.
 fn path_named(code: &str) -> Option<&str> {
-    const PLACES: [&str; 10] = [
-        "src/", "tests/", "docs/", "benches/", "deploy/", ".ci/", "proto/", "agent/", "sim/",
+    const PLACES: [&str; 11] = [
+        "src/", "crates/", "tests/", "docs/", "benches/", "deploy/", ".ci/", "proto/", "agent/", "sim/",
         "fuzz/",
     ];
     let path = code.split(' ').next()?.trim_end_matches('/');
@@ -413,7 +413,8 @@ fn pages_that_the_code_cites_are_in_the_repository() {
 fn the_contract_names_every_path_that_is_served() {
     let contract = std::fs::read_to_string(root().join("docs/reference/interface.md"));
     let contract = contract.expect("docs/reference/interface.md");
-    let admin = std::fs::read_to_string(root().join("src/admin/mod.rs")).expect("src/admin/mod.rs");
+    let admin = std::fs::read_to_string(root().join("crates/server/src/admin/mod.rs"))
+        .expect("the routes of the admin port");
     let routes = admin.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
     let routes: Vec<&str> = routes.filter(|path| !path.ends_with(['/', '}'])).collect();
     assert!(routes.contains(&"/debug/clusters"), "{routes:?}");

@@ -134,7 +134,7 @@ export async function tab(of, { server, width = 1280, height = 720, colorScheme 
     const url = new URL(route.request().url());
     if (url.origin !== server) note(`asks ${url}`);
     if (route.request().method() !== "GET") note(`${route.request().method()} ${url}`);
-    // Scripts as they are now, without building them in: STRAIT_PAGE_FILES=../../src/admin/page.
+    // Scripts as they are now, without building them in: STRAIT_PAGE_FILES=../../crates/server/src/admin/page.
     const file = process.env.STRAIT_PAGE_FILES && /^\/page\/([\w.]+)$/.exec(url.pathname)?.[1];
     if (file) return route.fulfill({ path: join(process.env.STRAIT_PAGE_FILES, file) });
     const shown = world?.();
