@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/access_oracle.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/access_oracle.
 #![no_main]
 
 strait_fuzz::target!("access_oracle");

@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/admission.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/admission.
 #![no_main]
 
 strait_fuzz::target!("admission");

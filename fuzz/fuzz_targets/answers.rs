@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/answers.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/answers.
 #![no_main]
 
 strait_fuzz::target!("answers");

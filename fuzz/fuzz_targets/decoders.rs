@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strait::registry::kube::oracle;
+use strait_sources::registry::kube::oracle;
 use strait_fuzz::Numbers;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/discovery_delta.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/discovery_delta.
 #![no_main]
 
 strait_fuzz::target!("discovery_delta");

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use strait::xds::generate::oracle;
+use strait_envoy::oracle;
 use strait_fuzz::Numbers;
 
 fuzz_target!(|bytes: &[u8]| {

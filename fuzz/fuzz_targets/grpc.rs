@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/grpc.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/grpc.
 #![no_main]
 
 strait_fuzz::target!("grpc");

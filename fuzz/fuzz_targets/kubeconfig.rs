@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/kubeconfig.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/kubeconfig.
 #![no_main]
 
 strait_fuzz::target!("kubeconfig");

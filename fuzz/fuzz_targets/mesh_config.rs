@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/mesh_config.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/mesh_config.
 #![no_main]
 
 strait_fuzz::target!("mesh_config");

@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/policy.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/policy.
 #![no_main]
 
 strait_fuzz::target!("policy");

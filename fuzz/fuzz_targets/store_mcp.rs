@@ -1,4 +1,4 @@
-//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/store_mcp.
+//! See `strait_base::testing::fuzz`. Good seeds: tests/corpus/fuzz/store_mcp.
 #![no_main]
 
 strait_fuzz::target!("store_mcp");

@@ -14,5 +14,6 @@ pub(super) struct DemoArgs {
 /// Says where the demo is.
 pub(super) async fn run(_: &DemoArgs) -> CommandResult {
     let message = "this program is built without the demo, as the programs of the images are";
-    Err(CommandFailure::usage(message).next("In a checkout of Strait, run: cargo run --release -- demo"))
+    Err(CommandFailure::usage(message)
+        .next("In a checkout of Strait, run: cargo run --release -- demo"))
 }

@@ -25,8 +25,21 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     (
         "server",
         &[
-            "base", "model", "identity", "kube-client", "sources", "rules", "mesh", "lkg", "xds",
-            "envoy", "ads", "injection", "explain", "heap", "proto",
+            "base",
+            "model",
+            "identity",
+            "kube-client",
+            "sources",
+            "rules",
+            "mesh",
+            "lkg",
+            "xds",
+            "envoy",
+            "ads",
+            "injection",
+            "explain",
+            "heap",
+            "proto",
         ],
     ),
 ];
@@ -84,9 +97,9 @@ fn modules_use_only_what_they_may() {
     let mut wrong = Vec::new();
     for (name, module, forbidden) in MUST_NOT_USE {
         let below = package_root(name).join(module);
-        let files = sources().into_iter().filter(|(file, _)| {
-            file.starts_with(&below) || *file == below.with_extension("rs")
-        });
+        let files = sources()
+            .into_iter()
+            .filter(|(file, _)| file.starts_with(&below) || *file == below.with_extension("rs"));
         let mut count = 0;
         for (file, text) in files.filter(|(file, _)| !is_test(file)) {
             count += 1;

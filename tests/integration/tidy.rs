@@ -234,8 +234,8 @@ fn code_spans(text: &str) -> impl Iterator<Item = &str> {
 /// The path in the repository that a piece of code is, or begins with.
 fn path_named(code: &str) -> Option<&str> {
     const PLACES: [&str; 11] = [
-        "src/", "crates/", "tests/", "docs/", "benches/", "deploy/", ".ci/", "proto/", "agent/", "sim/",
-        "fuzz/",
+        "src/", "crates/", "tests/", "docs/", "benches/", "deploy/", ".ci/", "proto/", "agent/",
+        "sim/", "fuzz/",
     ];
     let path = code.split(' ').next()?.trim_end_matches('/');
     // What stands for any of many names none.

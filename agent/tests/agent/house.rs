@@ -11,7 +11,8 @@ fn every_code_that_is_told_has_a_page_and_every_page_is_told() {
     for entry in fs::read_dir(root.join("src")).expect("sources") {
         told.extend(codes(&fs::read_to_string(entry.expect("an entry").path()).expect("readable")));
     }
-    let pages = fs::read_to_string(root.join("../src/codes/agent.rs")).expect("the pages");
+    let pages =
+        fs::read_to_string(root.join("../crates/base/src/codes/agent.rs")).expect("the pages");
     assert!(told.len() > 10, "{told:?}");
     assert_eq!(told, codes(&pages));
 }

@@ -193,7 +193,7 @@ impl HeldTotals {
     fn add<'a>(&mut self, resources: impl IntoIterator<Item = &'a Arc<Resource>>) {
         for one in resources {
             self.resources += 1;
-            self.bytes += one.len();
+            self.bytes += one.encoded_len();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The ADS server: accepts connections, and bounds what strangers may cost.
 //!
 //! Owns what all connections share, and decides when one must end. What is sent on a connection is
-//! `xds::connection`'s, and on a stream `xds::stream`'s.
+//! `connection`'s, and on a stream `stream`'s.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

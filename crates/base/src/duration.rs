@@ -1,6 +1,6 @@
 //! Durations as people write them, in flags and in the environment: whole numbers, the larger unit first.
 //!
-//! Objects of Istio write them as Go does (`1.5h`, `µs`); those are read by `mesh::parse_duration`, which knows no days.
+//! Objects of Istio write them as Go does (`1.5h`, `µs`); those are read by `strait_model::mesh_config::parse_duration`, which knows no days.
 
 use std::fmt;
 use std::str::FromStr;

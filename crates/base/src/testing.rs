@@ -1,4 +1,5 @@
 //! Tools for the tests of all crates.
+#![allow(clippy::panic, reason = "a test fails by a panic")]
 
 pub mod fuzz;
 

@@ -1,4 +1,4 @@
-//! Who may call a workload, and why: by the very rules that its proxy is sent (`access::enforced`).
+//! Who may call a workload, and why: by the very rules that its proxy is sent (`strait_rules::access::enforced`).
 
 use std::collections::BTreeMap;
 

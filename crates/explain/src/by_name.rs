@@ -1,5 +1,5 @@
 //! Endpoints that the control plane doesn't send: names that the proxy resolves, sockets on its own host, whatever
-//! address the client asks for. What counts of them is shown as the upstream cluster has it (`xds::generate::cds`).
+//! address the client asks for. What counts of them is shown as the upstream cluster has it (`strait_envoy::cds`).
 
 use std::net::IpAddr;
 

@@ -12,12 +12,14 @@ use crate::token::IssuerKeys;
 
 /// Signs tokens as an API server does, with a key made for it.
 pub struct Signer {
+    /// The issuer of its tokens.
     pub issuer: String,
     key: EcdsaKeyPair,
     id: &'static str,
 }
 
 impl Signer {
+    /// A signer with a new key of this ID.
     pub fn new(issuer: &str, id: &'static str) -> Self {
         let (algorithm, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("a key");
@@ -25,6 +27,7 @@ impl Signer {
         Self { issuer: issuer.to_owned(), key, id }
     }
 
+    /// The keys that verify its tokens.
     pub fn keys(&self) -> IssuerKeys {
         IssuerKeys::parse(&self.issuer, self.key_set().to_string().as_bytes()).expect("keys")
     }
@@ -51,6 +54,7 @@ impl Signer {
         })
     }
 
+    /// A token with these claims.
     pub fn sign(&self, claims: &Value) -> String {
         self.sign_as(&json!({ "alg": "ES256", "kid": self.id }), &claims.to_string())
     }

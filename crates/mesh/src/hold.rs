@@ -2,7 +2,7 @@
 //!
 //! Owns the form of a hold, the file that has it outlast a restart ([`HoldFile`]), the form in which all replicas learn of it
 //! ([`SharedHold`]), and the configurations that can be gone back to ([`KeptConfigurations`]). What is held is configuration alone: what clusters report goes on. Who reads objects
-//! (`server::feed`) does the holding; nothing here changes what proxies are given. (docs/decisions/0048-held-configuration.md)
+//! (`strait_server::feed`) does the holding; nothing here changes what proxies are given. (docs/decisions/0048-held-configuration.md)
 
 mod file;
 mod kept;

@@ -1,8 +1,8 @@
 //! A change of configuration that is let out to a share of proxies first, then to more, and that stops by itself.
 //!
 //! Owns who is in a share ([`Cohort`]), what is told of a roll-out ([`RolloutState`]) and the files that have it outlast a restart
-//! ([`RolloutFiles`]). Who reads objects (`server::feed`) begins and ends it, `server::rollout` goes from step to step, and
-//! streams ask whose configuration they are given (`xds::heads`). (docs/decisions/0049-shares-of-proxies.md)
+//! ([`RolloutFiles`]). Who reads objects (`strait_server::feed`) begins and ends it, `strait_server::rollout` goes from step to step, and
+//! streams ask whose configuration they are given (`strait_envoy::heads`). (docs/decisions/0049-shares-of-proxies.md)
 
 mod file;
 

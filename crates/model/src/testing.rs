@@ -1,4 +1,5 @@
-//! Builders in terms of the domain, for tests.
+//! Builders in terms of the domain, for the tests of this crate and of those above it.
+#![allow(clippy::panic, reason = "a test fails by a panic")]
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -66,6 +66,7 @@ pub fn of_name(name: &str) -> Option<Vec<u8>> {
     Some(tls::Secret { name: name.to_owned(), r#type: Some(kind) }.encode_to_vec())
 }
 
+/// A data source that names a file at the proxy.
 pub fn file_source(path: &str) -> core::DataSource {
     core::DataSource {
         specifier: Some(core::data_source::Specifier::Filename(path.to_owned())),

@@ -14,6 +14,7 @@ pub enum HeldVersion {
 }
 
 impl HeldVersion {
+    /// The version that the client holds, if it is known.
     pub fn version(&self) -> Option<Version> {
         match self {
             Self::Listed(version) => *version,

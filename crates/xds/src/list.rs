@@ -49,7 +49,7 @@ impl SharedList {
         let mut pieces = Vec::new();
         let (mut start, mut bytes) = (0, 0);
         for (at, resource) in resources.iter().enumerate() {
-            bytes += resource.len();
+            bytes += resource.encoded_len();
             if bytes >= piece_bytes || at + 1 == resources.len() {
                 pieces.push(Arc::new(ListPiece::new(kind, &resources, start..at + 1)));
                 (start, bytes) = (at + 1, 0);

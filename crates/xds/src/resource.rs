@@ -152,8 +152,8 @@ impl Resource {
         Self { name: name.into(), version: Version(xxh3_64(&all)), body }
     }
 
-    /// About how many bytes it takes in a response.
-    pub fn len(&self) -> usize {
+    /// The approximate number of bytes in a response.
+    pub fn encoded_len(&self) -> usize {
         self.name.len() + self.body.len()
     }
 }

@@ -420,7 +420,7 @@ impl TypeSubscription {
         while bytes < limit_bytes
             && let Some(piece) = self.base.next().map(Arc::clone)
         {
-            bytes += piece.resources().iter().map(|one| one.len()).sum::<usize>();
+            bytes += piece.resources().iter().map(|one| one.encoded_len()).sum::<usize>();
             self.hold_piece(&piece);
             batch.pieces.push(piece);
         }
@@ -441,7 +441,7 @@ impl TypeSubscription {
             match now {
                 Some(now) => {
                     if must || entry.differs(&now) {
-                        bytes += now.len();
+                        bytes += now.encoded_len();
                         batch.changed.push(Arc::clone(&now));
                     }
                     self.settle(at);

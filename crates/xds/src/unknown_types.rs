@@ -154,6 +154,7 @@ impl UnknownTypes {
 }
 
 impl SideResponse {
+    /// A response with these resources. `nonce` is encoded in hexadecimal.
     pub fn of(
         form: ProtocolForm,
         type_url: &str,

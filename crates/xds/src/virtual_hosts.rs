@@ -39,7 +39,9 @@ pub enum HeldHosts {
 /// What a client lacks of the hosts of a route, sorted by name.
 #[derive(Debug, Default)]
 pub struct HostChanges {
+    /// Hosts that the client lacks or holds with other content.
     pub changed: Vec<Arc<Resource>>,
+    /// Names of hosts that the client holds and that no longer exist.
     pub removed: Vec<Arc<str>>,
 }
 

@@ -5,8 +5,11 @@ use http::HeaderMap;
 use crate::protocol::Http2Protocol;
 use crate::rope::Rope;
 
+/// A target and the name of its corpus.
+pub type Target = (&'static str, fn(&[u8]) -> bool);
+
 /// The targets of this crate.
-pub const TARGETS: &[(&str, fn(&[u8]) -> bool)] = &[("http2", http2), ("hpack", hpack)];
+pub const TARGETS: &[Target] = &[("http2", http2), ("hpack", hpack)];
 
 /// Takes any bytes as a peer's, in pieces of the length that the first byte says, and answers what calls there are.
 fn http2(bytes: &[u8]) -> bool {

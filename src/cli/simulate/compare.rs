@@ -1,4 +1,4 @@
-//! What logged requests would come to under other policies: by the rules that proxies are sent (`access::enforced`).
+//! What logged requests would come to under other policies: by the rules that proxies are sent (`strait_rules::access::enforced`).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};

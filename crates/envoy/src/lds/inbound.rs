@@ -1,7 +1,7 @@
 //! A sidecar's way in: one listener at which every redirected connection arrives, with a few filter
 //! chains for each port that a service leads to, and some for all other ports.
 //!
-//! Each port takes connections as its workload's policies say (`access::PeerModes`). Where nothing is said it is
+//! Each port takes connections as its workload's policies say (`strait_rules::access::PeerModes`). Where nothing is said it is
 //! PERMISSIVE: mTLS and plain text are both taken. A client of the mesh is known there by the application protocol
 //! (ALPN) it offers, and must then show an identity of the mesh; other TLS is passed on unopened, where the port isn't
 //! HTTP. STRICT takes TLS alone, with an identity; DISABLE takes bytes as they come, TLS of the workload's own as well.

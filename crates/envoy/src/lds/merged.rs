@@ -24,7 +24,7 @@ pub(super) fn merged(
     manager
 }
 
-/// Takes over what is said: of fields that are followed (`traffic::envoy_filter`), as protobuf merges, but that a time or a
+/// Takes over what is said: of fields that are followed (`strait_rules::traffic::envoy_filter`), as protobuf merges, but that a time or a
 /// switch is replaced whole.
 fn merge(into: &mut HttpConnectionManager, said: HttpConnectionManager) {
     put(&mut into.add_user_agent, said.add_user_agent);

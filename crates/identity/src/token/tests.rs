@@ -1,6 +1,3 @@
-use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
-
 use super::*;
 use crate::token_signer::Signer;
 

@@ -3,7 +3,7 @@
 //! Leading edge: the first change after quiet goes at once. While changes keep coming, versions are
 //! spaced by a multiple of what the last one cost, so that the loop spends a bounded share of its
 //! time on them, and an idle one waits for nothing; the spacing has a ceiling, which bounds how long
-//! any change waits. What streams take for a version they space themselves (`xds::pace`).
+//! any change waits. What streams take for a version they space themselves (`strait_ads::pace`).
 
 use std::time::{Duration, Instant};
 

@@ -26,7 +26,7 @@ use strait_identity::credential::{CredentialRegistry, SecretFields, read_credent
 use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
 use strait_model::ClusterId;
 use strait_model::credential::{
-    Credential, CredentialName, CredentialPart, CredentialState, CredentialTrouble, ROOTS_SUFFIX,
+    CredentialName, CredentialPart, CredentialState, CredentialTrouble, ROOTS_SUFFIX,
 };
 
 /// The most credentials that are followed at once.

@@ -2,7 +2,7 @@
 //! the file's name begins with. Keys are made here and put in where a file says `@KEY@`, so that
 //! none is ever committed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,6 @@
 //! `tests/corpus/kubernetes` holds what kube-apiserver 1.36 wrote of a few objects, in both forms.
 
 use std::fs;
-use std::path::PathBuf;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
