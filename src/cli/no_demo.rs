@@ -2,17 +2,18 @@
 
 use clap::Args;
 
+pub(super) use self::AbsentDemo as DemoArgs;
 use super::failure::{CommandFailure, CommandResult};
 
 /// See it all on one machine, with nothing installed
 #[derive(Debug, Args)]
-pub(super) struct DemoArgs {
+pub(super) struct AbsentDemo {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     _arguments: Vec<String>,
 }
 
 /// Says where the demo is.
-pub(super) async fn run(_: &DemoArgs) -> CommandResult {
+pub(super) async fn run(_: &AbsentDemo) -> CommandResult {
     let message = "this program is built without the demo, as the programs of the images are";
     Err(CommandFailure::usage(message)
         .next("In a checkout of Strait, run: cargo run --release -- demo"))

@@ -3,6 +3,7 @@
 
 pub mod fuzz;
 
+use std::ops::Range;
 use std::path::Path;
 
 /// The root of the repository, for corpora and golden files.
@@ -10,9 +11,24 @@ pub fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// How many rounds a test of random histories goes: `few`, or so many times that as `STRAIT_ROUNDS` says
-/// (CONTRIBUTING.md).
+/// How many rounds a test of random histories runs: `few`, times `STRAIT_ROUNDS` if that is set (CONTRIBUTING.md).
+///
+/// # Panics
+/// If `STRAIT_ROUNDS` is not a number.
 pub fn rounds(few: u64) -> u64 {
-    let times = std::env::var("STRAIT_ROUNDS").ok();
-    few * times.map_or(1, |times| times.parse().expect("STRAIT_ROUNDS is a number"))
+    few * number_from_environment("STRAIT_ROUNDS", 1)
+}
+
+/// The seeds of a test of random histories: [`rounds`] of `few`, starting at `STRAIT_SEED`, or at 0 if that is not set.
+///
+/// # Panics
+/// If `STRAIT_SEED` or `STRAIT_ROUNDS` is not a number.
+pub fn seeds(few: u64) -> Range<u64> {
+    let first = number_from_environment("STRAIT_SEED", 0);
+    first..first + rounds(few)
+}
+
+fn number_from_environment(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
 }

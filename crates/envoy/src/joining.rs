@@ -254,7 +254,8 @@ fn lost(before: &Held, after: &Held) -> Vec<String> {
 #[test]
 fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind() {
     let (mut added, mut shared) = (0, 0);
-    for seed in 0..rounds(100) {
+    let rounds = rounds(25);
+    for seed in 0..rounds {
         let random = &mut StdRng::seed_from_u64(seed);
         let mut mesh = MeshState::new(settings());
         mesh.apply(known(false));
@@ -286,7 +287,8 @@ fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind
             assert!(after.bytes == before.bytes, "seed {seed}: something stayed behind");
         }
     }
-    assert!(added > 250 && shared > 25, "{added} {shared}");
+    let rounds = usize::try_from(rounds).expect("few");
+    assert!(added > 2 * rounds && shared > rounds / 8, "{added} {shared}");
 }
 
 /// A younger plain pod turned an older headless mTLS service into plain text.

@@ -39,8 +39,8 @@ use strait_sources::clusters::writer::WriterLease;
 use strait_sources::clusters::{events, reconciler, renewal, statuses};
 use strait_sources::jwks;
 use strait_sources::mesh_config_watch::ConfigMapData;
-use strait_sources::registry::consul;
-use strait_sources::registry::kube::{self, MemberWrites};
+use strait_sources::registry::kube::MemberWrites;
+use strait_sources::registry::{self, consul};
 use strait_sources::store::Objects;
 
 /// How many operators may ask at once that something be held; one more waits.
@@ -147,7 +147,7 @@ impl ServerInputs {
                 policy: policy.clone(),
                 updates,
                 remembered: restored.clusters,
-                runner: Arc::new(|config| Box::pin(kube::run(config))),
+                runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
             },
             tasks,
         );

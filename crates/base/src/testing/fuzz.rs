@@ -16,7 +16,7 @@ use super::{repository, rounds};
 pub type Target = (&'static str, fn(&[u8]) -> bool);
 
 /// The number of mutations of each file of a corpus.
-const MUTATIONS: u64 = 50;
+const MUTATIONS: u64 = 25;
 /// The longest time for one input, on any machine: input from outside must not keep the process busy.
 const RUN_MAX: Duration = Duration::from_secs(10);
 

@@ -282,7 +282,7 @@ mod tests {
         }
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/tests/corpus/kubernetes/endpointslices.list.json"
+            "/../../tests/corpus/kubernetes/endpointslices.list.json"
         );
         let json = std::fs::read(path).expect("it is in the repository");
         let list: List<'_> = serde_json::from_slice(&json).expect("a list");
