@@ -1,4 +1,4 @@
-//! Whatever is stored as traffic configuration, all the way to what proxies are sent: see [`strait_base::testing::fuzz`].
+//! Fuzz targets from stored traffic configuration to generated resources: see [`strait_base::testing::fuzz`].
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,17 +10,17 @@ use strait_model::{ClusterId, Labels, Locality, Proxy};
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[("traffic_objects", traffic_objects)];
 
-/// What the objects may name: two services, with their pods, and a gateway.
+/// Two services with pods and a gateway, to which the objects can refer.
 const BASE: &str = include_str!("fuzz/base.yaml");
 
-/// A file of manifests. What can be read of it gives a sidecar and a router nothing that Envoy refuses by the rules of its API.
+/// Reads a file of manifests. A sidecar and a router receive no resource that violates the rules of Envoy's API.
 pub fn traffic_objects(bytes: &[u8]) -> bool {
     let files = [("base.yaml", BASE.as_bytes()), ("fuzz.yaml", bytes)];
     let files = files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
     let Ok(mesh) = OfflineMesh::of(files.into(), "istio-system") else { return false };
     let sidecar = proxy("sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local", &[("app", "web")]);
     assert!(check_given(&mesh.context, &sidecar) > 0, "a sidecar is always given its way in");
-    // Without a Gateway that can be read a router is given nothing.
+    // Without a valid Gateway a router receives no resources.
     let router = "router~10.0.0.9~gateway-1.istio-system~istio-system.svc.cluster.local";
     check_given(&mesh.context, &proxy(router, &[("istio", "ingressgateway")]));
     mesh.reports.traffic.values().any(|report| report.good().is_some())

@@ -1,4 +1,4 @@
-//! What a stranger, or a proxy, may say on the port of ADS: see [`strait_base::testing::fuzz`].
+//! Fuzz targets for requests on the ADS port: see [`strait_base::testing::fuzz`].
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,17 +15,17 @@ use strait_xds::session::{ProtocolForm, Session};
 pub const TARGETS: &[Target] =
     &[("grpc", grpc), ("discovery_delta", discovery_delta), ("discovery_sotw", discovery_sotw)];
 
-/// The body of a call, in pieces: the first byte says of which length.
+/// Reads the body of a gRPC call in pieces. The first byte is the length of a piece.
 pub(crate) fn grpc(bytes: &[u8]) -> bool {
     wire::fuzz(bytes)
 }
 
-/// A stream of the Delta form: requests as they come in a body, with the responses to them.
+/// Runs a delta stream on the requests in a body.
 pub(crate) fn discovery_delta(bytes: &[u8]) -> bool {
     converse(ProtocolForm::Delta, bytes)
 }
 
-/// A stream of the state-of-the-world form.
+/// Runs a SotW stream on the requests in a body.
 pub(crate) fn discovery_sotw(bytes: &[u8]) -> bool {
     converse(ProtocolForm::Sotw, bytes)
 }

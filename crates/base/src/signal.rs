@@ -2,8 +2,8 @@
 
 use tracing::warn;
 
-/// Returns when the process is asked to end: SIGTERM, Ctrl-C, or SIGHUP, the end of its terminal. Signals are
-/// caught from the call on.
+/// Completes when SIGTERM, SIGINT (Ctrl-C) or SIGHUP (the terminal closed) arrives. Signals are caught from the call on, not
+/// from the first poll. SIGHUP is left alone if the parent ignores it.
 pub fn signalled() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt()];
@@ -28,14 +28,14 @@ pub fn signalled() -> impl Future<Output = ()> {
     }
 }
 
-/// Whether whoever started us wants us to outlive the terminal, as nohup(1) does.
+/// Whether the parent process ignores SIGHUP, as nohup(1) does.
 fn hangups_are_ignored() -> bool {
-    // Other systems than Linux don't say.
+    // Only Linux has this file.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignores_hangups(&status)
 }
 
-/// The same of what proc_pid_status(5) says.
+/// Whether SIGHUP is ignored according to the text of `/proc/self/status` (proc_pid_status(5)).
 fn ignores_hangups(status: &str) -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     // SIGHUP is signal 1, the lowest bit.

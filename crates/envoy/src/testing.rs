@@ -9,8 +9,10 @@ use strait_proto::rules;
 use strait_xds::references::names_in;
 use strait_xds::resource::{Resource, ResourceSource as _, ResourceType};
 
-/// Holds all that a proxy is given of a mesh against what Envoy refuses before it looks at what it means; how many resources
-/// there are.
+/// Checks every resource that a proxy receives against the validation rules of Envoy's API. Returns the number of resources.
+///
+/// # Panics
+/// If a resource violates a rule, or a resource that another one names does not exist.
 pub fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
     let cache = Cache::default();
     let mut config = ProxyConfig::new(context, proxy, NetworkId::default(), &cache);
@@ -18,7 +20,7 @@ pub fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
     let mut check = |kind: ResourceType, resource: &Resource| {
         let bytes = resource.body.to_bytes();
         let violation = rules::violation(kind.url(), &bytes);
-        // What can't be checked is no fault of what is sent.
+        // A rule that this checker does not know is not a violation.
         let is_kept = match &violation {
             Ok(found) => found.as_ref().is_none_or(|fact| fact.ends_with(rules::UNCHECKED)),
             Err(_) => false,

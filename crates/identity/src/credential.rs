@@ -1,4 +1,4 @@
-//! Checks whether the fields of a Secret form a usable credential, and the trait of whoever reads Secrets of members.
+//! Checks whether the fields of a Secret form a usable credential; defines the trait of readers of member Secrets.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use super::{IdentityError, SpiffeId, pem, tls};
 use strait_model::ClusterId;
 use strait_model::credential::{Credential, CredentialName, CredentialPart, CredentialState};
 
-/// What a Secret holds, as far as it is a credential: PEM.
+/// The fields of a Secret that can be part of a credential, as PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SecretFields {
     /// `tls.crt`, or `cert`.
@@ -28,10 +28,11 @@ impl fmt::Debug for SecretFields {
     }
 }
 
-/// What a part of a Secret comes to; `origin` names it in messages.
+/// Builds a credential from the fields of a Secret. Messages name the Secret as `origin`.
 ///
 /// # Errors
-/// It lacks a part, or is no certificate, no pair, or not valid at `now`.
+/// A required field is missing or is not PEM, the key does not belong to the certificate, or the certificate is not valid at
+/// `now`.
 pub fn read_credential(
     part: CredentialPart,
     fields: &SecretFields,
@@ -53,7 +54,7 @@ pub fn read_credential(
             let roots = fields.roots.as_deref();
             let roots = roots.ok_or_else(|| lacks("ca.crt (or cacert)"))?;
             pem::certificates(roots, origin)?;
-            // Without it those would be let in whose certificates are revoked.
+            // An unreadable revocation list would admit clients with revoked certificates.
             let revoked = fields.revoked.as_deref();
             revoked.map(|lists| pem::revocation_lists(lists, origin)).transpose()?;
             Ok(Credential::Roots { roots: roots.to_vec(), revoked: revoked.map(<[u8]>::to_vec) })
@@ -61,10 +62,10 @@ pub fn read_credential(
     }
 }
 
-/// Who reads the Secrets of members for the gateways that run there.
+/// Reads Secrets of members for the gateways that run there.
 pub trait CredentialRegistry: fmt::Debug + Send + Sync {
-    /// Follows a credential of a member, for a proxy of that account that runs there. It is read for as long as somebody
-    /// holds the receiver, and only while the account itself may list the Secrets of its namespace.
+    /// Watches a credential of a member for a proxy that runs there under `account`. The Secret is read until the last
+    /// receiver is dropped, and only while the account itself has the right to list the Secrets of its namespace.
     fn follow(
         &self,
         cluster: &ClusterId,

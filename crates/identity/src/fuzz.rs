@@ -1,4 +1,4 @@
-//! What a stranger may say before anybody knows who he is: see [`strait_base::testing::fuzz`].
+//! Fuzz targets for input of unauthenticated peers: see [`strait_base::testing::fuzz`].
 
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use strait_base::testing::fuzz::Target;
 pub const TARGETS: &[Target] =
     &[("csr", csr), ("token", crate::token::fuzz), ("client_hello", client_hello)];
 
-/// What the server listens with, made once: keys cost more than anything that is tried here.
+/// The server's TLS configuration, built once because keys are expensive.
 static SERVER: LazyLock<Option<Arc<ServerConfig>>> = LazyLock::new(|| {
     let now = SystemTime::now();
     let files = AuthorityPem::generate(now).ok()?;

@@ -1,4 +1,4 @@
-//! What whoever reaches the webhook may say: see [`strait_base::testing::fuzz`].
+//! Fuzz targets for requests to the webhook: see [`strait_base::testing::fuzz`].
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use strait_base::testing::fuzz::Target;
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[("admission", admission)];
 
-/// An AdmissionReview: what is answered is an answer to it, and a pod that has its sidecar is given no other.
+/// Answers an AdmissionReview. The response has the UID of the request, and a pod with a sidecar receives no second one.
 pub(crate) fn admission(bytes: &[u8]) -> bool {
     let settings = InjectSettings {
         version: "1.2.3".into(),
@@ -29,7 +29,7 @@ pub(crate) fn admission(bytes: &[u8]) -> bool {
     let Ok((answer, _)) = review::answer(bytes, &settings, |_, _| PodDefaults::default()) else {
         return false;
     };
-    // What nobody reads of it may be less than JSON.
+    // The reader skips fields that it does not need, so the whole text need not be valid JSON.
     let Ok(asked) = serde_json::from_slice::<Value>(bytes) else { return true };
     assert_eq!(answer["response"]["uid"], asked["request"]["uid"]);
     let place = PodPlace { namespace: "shop", workload: None };

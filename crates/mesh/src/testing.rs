@@ -7,7 +7,7 @@ use crate::hold::{ConfigurationHold, HoldScope};
 use crate::push::FixedSettings;
 use strait_model::ConfigurationSnapshot;
 
-/// What a mesh in `cluster.local` is started with.
+/// The fixed settings of a mesh with the domain `cluster.local`.
 pub fn settings() -> Arc<FixedSettings> {
     Arc::new(FixedSettings {
         domain: "cluster.local".into(),

@@ -8,36 +8,37 @@ use std::sync::Arc;
 use crate::Namespace;
 use strait_base::codes::Code;
 
-/// A name without a namespace is of the gateway's own.
+/// Prefix of a name; without a namespace, the Secret is in the gateway's namespace.
 const KUBERNETES: &str = "kubernetes://";
-/// A name as Gateways have it, always with its namespace.
+/// Prefix of a name in the form of the Gateway API, which always has a namespace.
 const GATEWAY: &str = "kubernetes-gateway://";
-/// The end of a name of which the roots alone are meant.
+/// Suffix of a name that requests only the trust roots of the Secret.
 pub const ROOTS_SUFFIX: &str = "-cacert";
 /// The longest name of a Secret, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
-/// What a gateway asks for.
+/// The name of a credential that a gateway requests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredentialName {
     /// The namespace of the Secret.
     pub namespace: Namespace,
-    /// Its name, without [`ROOTS_SUFFIX`].
+    /// The name of the Secret, without [`ROOTS_SUFFIX`].
     pub name: Arc<str>,
-    /// What of it.
+    /// The requested part of the Secret.
     pub part: CredentialPart,
 }
 
-/// What of a Secret is asked for.
+/// The part of a Secret that a gateway requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CredentialPart {
     /// A certificate chain with its key.
     Pair,
-    /// The roots that clients must chain to.
+    /// The trust roots for client certificates.
     Roots,
 }
 
-/// The name of the resource for a Secret of the gateway's own namespace; one that is such a name already stays.
+/// Returns the resource name for a Secret in the gateway's namespace. A text that already is a resource name is returned
+/// unchanged.
 pub fn resource_name(secret: &str) -> String {
     if secret.starts_with(KUBERNETES) || secret.starts_with(GATEWAY) {
         secret.to_owned()
@@ -47,7 +48,7 @@ pub fn resource_name(secret: &str) -> String {
 }
 
 impl CredentialName {
-    /// Reads the name of a resource that a proxy of namespace `own` asks for; `None` for all that names no Secret.
+    /// Parses a resource name that a proxy of namespace `own` requests. Returns `None` if it names no Secret.
     pub fn parse(text: &str, own: &Namespace) -> Option<Self> {
         let (namespace, name) = match (text.strip_prefix(KUBERNETES), text.strip_prefix(GATEWAY)) {
             (Some(rest), _) => rest.split_once('/').unwrap_or((own.as_str(), rest)),
@@ -81,21 +82,21 @@ impl fmt::Display for CredentialName {
     }
 }
 
-/// What a gateway is given.
+/// The content of a credential, as a gateway receives it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// A chain, leaf first, and the leaf's key: PEM, as they stand in the Secret.
+    /// A certificate chain, leaf first, and the key of the leaf, as PEM, unchanged from the Secret.
     Pair {
         /// The chain.
         chain: Vec<u8>,
         /// The key.
         key: Vec<u8>,
     },
-    /// Whom clients must chain to.
+    /// The trust roots for client certificates.
     Roots {
         /// Certificates, PEM.
         roots: Vec<u8>,
-        /// What these have revoked, PEM, where that is said.
+        /// Their certificate revocation lists, PEM, if the Secret has any.
         revoked: Option<Vec<u8>>,
     },
 }
@@ -109,23 +110,23 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Why a gateway is given nothing, or nothing newer.
+/// Why no credential, or no newer one, can be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialTrouble {
-    /// The page about it.
+    /// The error code.
     pub code: &'static Code,
     /// The facts.
     pub fact: String,
 }
 
-/// What is known of a credential.
+/// The state of a credential.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CredentialState {
-    /// What may be sent. What a proxy holds it keeps, whatever becomes of this.
+    /// The credential to send. A proxy keeps the credential that it has if this becomes `None`.
     pub current: Option<Arc<Credential>>,
-    /// Why there is nothing, or nothing newer.
+    /// Why no credential, or no newer one, is available.
     pub trouble: Option<CredentialTrouble>,
-    /// Whether it was looked for at all.
+    /// Whether the Secret has been read, found or not.
     pub settled: bool,
 }
 

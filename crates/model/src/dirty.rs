@@ -1,29 +1,29 @@
-//! What a stream has yet to look at: names and lists that changed, never a queue of changes.
+//! The changes that a stream has not processed yet: a set of names and lists, never a queue.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What changed since a stream last looked.
+/// The changes since a stream last took them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
-    /// Something that can change any resource: mesh settings, networks, the stream's own workload.
+    /// Whether any resource may have changed: mesh settings, networks or the stream's own workload did.
     pub everything: bool,
-    /// Of the types of which the stream watches all there is, those in which something differs.
+    /// The wildcard types in which a resource changed.
     pub lists: Wildcards,
-    /// Of the route configurations that the stream watches, those that differ.
+    /// The subscribed route configurations that changed.
     pub routes: BTreeSet<Arc<str>>,
-    /// Of the names that the stream watches, those of services whose endpoints changed; in no order.
+    /// The subscribed names of services whose endpoints changed, in no order.
     pub endpoints: Vec<Arc<str>>,
-    /// When the first of it was heard, where that is known.
+    /// The time of the first of these changes, if it is known.
     pub since: Option<Instant>,
-    /// How many streams hear of the last of it, this one included.
+    /// The number of streams that the last change affects, including this one.
     pub streams: usize,
 }
 
 impl Dirty {
-    /// Whether there is nothing to look at.
+    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         !self.everything
             && self.lists.is_empty()
@@ -32,42 +32,42 @@ impl Dirty {
     }
 }
 
-/// A type of which streams watch all there is.
+/// A type to which streams subscribe by wildcard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wildcard {
     /// Upstream clusters.
     Clusters,
     /// Listeners.
     Listeners,
-    /// The table of names.
+    /// The name table.
     Names,
 }
 
-/// A set of these.
+/// A set of wildcard types.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wildcards(u8);
 
 impl Wildcards {
-    /// All of them.
+    /// The set of all wildcard types.
     pub const ALL: Self = Self(7);
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether `one` is among them.
+    /// Whether the set contains `one`.
     pub fn contains(self, one: Wildcard) -> bool {
         self.0 & Self::from(one).0 != 0
     }
 
-    /// Those that are in both.
+    /// The intersection of two sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Takes in others.
+    /// Adds types to the set.
     pub fn add(&mut self, other: impl Into<Self>) {
         self.0 |= other.into().0;
     }

@@ -6,7 +6,7 @@ use strait_base::testing::fuzz::Target;
 pub const TARGETS: &[Target] =
     &[("mesh_config", mesh_config), ("mesh_networks", mesh_networks), ("policy", policy)];
 
-/// The mesh config.
+/// Parses a mesh config.
 pub fn mesh_config(bytes: &[u8]) -> bool {
     use crate::mesh_config::{Defaults, MeshConfig};
 
@@ -16,7 +16,7 @@ pub fn mesh_config(bytes: &[u8]) -> bool {
     config.to_json().is_object()
 }
 
-/// The mesh networks: every network claims what it claims, and asking is answered.
+/// Parses mesh networks and looks addresses up in them.
 pub fn mesh_networks(bytes: &[u8]) -> bool {
     use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ pub fn mesh_networks(bytes: &[u8]) -> bool {
     networks.gateways().count() > 0
 }
 
-/// The policy file.
+/// Parses a policy file.
 pub fn policy(bytes: &[u8]) -> bool {
     use crate::ClusterId;
     use crate::policy::Policy;

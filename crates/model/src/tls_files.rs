@@ -1,11 +1,11 @@
 //! Certificates and roots in files at a proxy.
 
-/// Roots in files at the proxy.
+/// Trust roots in files at the proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RootFiles {
-    /// Them; `None` for those of the proxy's system.
+    /// The file of the roots; `None` means the roots of the proxy's operating system.
     pub file: Option<String>,
-    /// What they have revoked.
+    /// The file of their certificate revocation lists.
     pub revoked: Option<String>,
 }
 

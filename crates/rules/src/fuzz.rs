@@ -9,7 +9,7 @@ pub const TARGETS: &[Target] = &[
     ("service_entries", crate::service_entry::fuzz::service_entries),
 ];
 
-/// Random access policies and calls: what policies in force say of a call is what an independent evaluator says.
+/// Compares the decisions of random access policies with those of an independent evaluator.
 pub fn access_oracle(bytes: &[u8]) -> bool {
     crate::access::oracle::fuzz(&mut Numbers(bytes));
     !bytes.is_empty()

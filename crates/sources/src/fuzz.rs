@@ -11,7 +11,7 @@ pub const TARGETS: &[Target] = &[
     ("answers", answers),
 ];
 
-/// A member's kubeconfig: what is taken leads nowhere that it may not.
+/// Parses a member's kubeconfig. An accepted server address is HTTPS and not a special address.
 pub fn kubeconfig(bytes: &[u8]) -> bool {
     use crate::clusters::kubeconfig::{parse, write};
     use strait_base::address::special;
@@ -30,7 +30,7 @@ pub fn kubeconfig(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whatever an API server answers, in JSON or in protobuf: a byte that says how to read it, then the answer.
+/// Decodes a response of an API server, in JSON or protobuf. The first byte selects kind, encoding and response type.
 pub fn answers(bytes: &[u8]) -> bool {
     use crate::registry::kube::offline::{Offline, OfflineResponse};
     use strait_kube_client::Encoding;

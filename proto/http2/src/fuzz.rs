@@ -11,7 +11,7 @@ pub type Target = (&'static str, fn(&[u8]) -> bool);
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[("http2", http2), ("hpack", hpack)];
 
-/// Takes any bytes as a peer's, in pieces of the length that the first byte says, and answers what calls there are.
+/// Receives bytes in pieces, whose length is the first byte, and responds to the calls in them.
 fn http2(bytes: &[u8]) -> bool {
     let Some((first, bytes)) = bytes.split_first() else { return false };
     let mut protocol = Http2Protocol::new();
@@ -43,7 +43,7 @@ fn http2(bytes: &[u8]) -> bool {
             }
             true
         });
-        // Nobody says more than is taken; what is answered is little.
+        // The output is bounded by the input.
         assert!(protocol.output.len() <= (1 << 20) + 64 * bytes.len(), "{}", protocol.output.len());
         let sent = protocol.output.len();
         protocol.output.drop_first(sent);
@@ -51,7 +51,7 @@ fn http2(bytes: &[u8]) -> bool {
     called
 }
 
-/// Blocks of headers, two on one connection: the first byte says where the first ends.
+/// Decodes two blocks of headers of one connection. The first byte is the length of the first block.
 fn hpack(bytes: &[u8]) -> bool {
     let Some((first, bytes)) = bytes.split_first() else { return false };
     let (one, other) = bytes.split_at(usize::from(*first).min(bytes.len()));
@@ -59,7 +59,7 @@ fn hpack(bytes: &[u8]) -> bool {
     for block in [one, other] {
         let mut size = 0;
         let read = decoder.decode(block, |(name, value)| size += name.len() + value.len());
-        // A byte may stand for what is in the table, which is bounded.
+        // One byte can refer to an entry of the dynamic table, whose size is bounded.
         assert!(size <= block.len().max(1) * (64 << 10), "{size} of {}", block.len());
         if read.is_err() {
             return false;

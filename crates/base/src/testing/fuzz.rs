@@ -20,8 +20,8 @@ const MUTATIONS: u64 = 25;
 /// The longest time for one input, on any machine: input from outside must not keep the process busy.
 const RUN_MAX: Duration = Duration::from_secs(10);
 
-/// The fuzzer's bytes as a source of random numbers; zeros once they are used up. So what the fuzzer
-/// mutates are the decisions of a generator.
+/// The fuzzer's bytes as a source of random numbers, followed by zeros. The fuzzer thereby mutates the decisions of a
+/// generator.
 #[derive(Debug)]
 pub struct Numbers<'a>(pub &'a [u8]);
 
@@ -101,7 +101,7 @@ pub fn check_seeds(name: &str, seeds: impl IntoIterator<Item = (impl AsRef<Path>
     }
 }
 
-/// Runs a target; a failure names the input, which can be made again.
+/// Runs a target. A failure names the input so that it can be reproduced.
 fn run(target: fn(&[u8]) -> bool, bytes: &[u8], input: &str) -> bool {
     let began = Instant::now();
     let outcome = std::panic::catch_unwind(|| target(bytes));
@@ -114,7 +114,7 @@ fn run(target: fn(&[u8]) -> bool, bytes: &[u8], input: &str) -> bool {
     outcome.unwrap_or_default()
 }
 
-/// What a fuzzer would do to an input, a few times.
+/// Applies a few random mutations to an input.
 fn mutate(bytes: &[u8], other: &[u8], random: &mut StdRng) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..random.random_range(1..5) {
@@ -133,7 +133,7 @@ fn mutate(bytes: &[u8], other: &[u8], random: &mut StdRng) -> Vec<u8> {
                 let to = (from + random.random_range(1..64)).min(other.len());
                 bytes.splice(at..end, other[from..to].iter().copied());
             }
-            // Lengths and counts are where readers go wrong.
+            // Extreme bytes make invalid lengths and counts.
             5 if at < bytes.len() => {
                 bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.random_range(0..5)];
             }

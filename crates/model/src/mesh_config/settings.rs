@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::{Defaults, InvalidYaml, MeshConfig, MeshNetworks};
 
-/// What is in force.
+/// The settings in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshSettings {
     /// The mesh config.
     pub config: Arc<MeshConfig>,
     /// The mesh networks.
     pub networks: Arc<MeshNetworks>,
-    /// What they were read from.
+    /// The texts from which they were read.
     pub texts: MeshTexts,
 }
 
-/// Mesh config and mesh networks as they were written, in one form whatever the order of their fields: JSON. `None` where
-/// nothing is written.
+/// The texts of mesh config and mesh networks, normalized to JSON so that the order of fields does not matter. `None` if a
+/// text is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshTexts {
     /// The mesh config.
@@ -26,10 +26,10 @@ pub struct MeshTexts {
 }
 
 impl MeshSettings {
-    /// What such texts mean.
+    /// Parses both texts.
     ///
     /// # Errors
-    /// The first field of either that has a wrong type or value.
+    /// A field of either text has an invalid type or value.
     pub fn of_texts(texts: MeshTexts, defaults: &Defaults) -> Result<Self, InvalidYaml> {
         let config = match &texts.config {
             Some(text) => MeshConfig::parse(text, defaults)?,
@@ -41,16 +41,16 @@ impl MeshSettings {
     }
 }
 
-/// A text in the one form that [`MeshTexts`] has; as it is where it is no YAML.
+/// Normalizes a text for [`MeshTexts`]. A text that is not valid YAML is returned unchanged.
 pub fn in_one_form(text: &str) -> Arc<str> {
     let value = super::yaml::parse::<serde_json::Value>(text);
     value.map_or_else(|_| text.into(), |value| value.to_string().into())
 }
 
-/// Why the last text of a source is not in force, or what of it is doubtful.
+/// A problem of the last text of a source: the text is not in force, or a part of it is doubtful.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceProblem {
-    /// The page `strait help` prints.
+    /// The error code for `strait help`.
     pub code: &'static str,
     /// What failed, the fact, what still works, and the next step.
     pub text: String,
