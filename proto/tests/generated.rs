@@ -1,14 +1,17 @@
-//! Compiles our own .proto files, and a descriptor set of everything we may have to show as JSON.
+//! Keeps the generated code and descriptors in `src/generated` up to date with the `.proto` files.
 //!
-//! Nothing here needs protoc, and no file of Envoy's is copied: the `envoy-types` package carries the
-//! .proto files its code was made from, and Cargo knows where it unpacked that package.
+//! They are committed, so that no build of the product needs a compiler for `.proto` files. After an edit of a
+//! `.proto` file or an update of `envoy-types`, run `BLESS=1 cargo test -p strait-proto --test generated`.
+//! Envoy's `.proto` files are not copied: the `envoy-types` package contains them.
 
-use std::error::Error;
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Our own files: they become Rust code.
+/// Our own files that become Rust code.
 const OURS: [&str; 10] = [
     "grpc/health.proto",
     "istio/ca.proto",
@@ -22,7 +25,7 @@ const OURS: [&str; 10] = [
     "istio/security.proto",
 ];
 
-/// Our own files that are read by their descriptors alone.
+/// Our own files that are used only by their descriptors.
 const OURS_DESCRIBED: [&str; 4] = [
     "istio/proxy_config.proto",
     "istio/request_authentication.proto",
@@ -30,8 +33,8 @@ const OURS_DESCRIBED: [&str; 4] = [
     "istio/traffic.proto",
 ];
 
-/// Envoy's files that no other file leads to: resources, admin answers, and what travels in an `Any`.
-/// `envoy-types` holds the Rust code of all; listed here is what JSON must be able to show.
+/// Roots of Envoy's API: resources, responses of the admin interface, and messages that travel in an `Any`.
+/// `envoy-types` has Rust code for all of Envoy's API; JSON conversion covers these files and their imports.
 const ENVOY: &[&str] = &[
     "envoy/admin/v3/clusters.proto",
     "envoy/admin/v3/config_dump.proto",
@@ -100,48 +103,85 @@ const ENVOY: &[&str] = &[
     "google/protobuf/wrappers.proto",
 ];
 
-/// The same, of files that are compiled by themselves: `common` in one of these is `envoy.extensions.common`, and the compiler takes
-/// it for `envoy.extensions.filters.common` where a file beside it has that package.
+/// Envoy's files that are compiled separately. In this file, `common` means `envoy.extensions.common`, but protox
+/// resolves it to `envoy.extensions.filters.common` if a file with that package is in the same set.
 const ENVOY_ALONE: &[&str] =
     &["envoy/extensions/filters/http/local_ratelimit/v3/local_rate_limit.proto"];
 
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=grpc");
-    println!("cargo::rerun-if-changed=istio");
-    // The lock file names the version of envoy-types, and so the folder to read.
-    println!("cargo::rerun-if-changed=../Cargo.lock");
+#[test]
+fn generated_files_match_the_proto_files() {
+    let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = manifest_dir.join("src/generated");
+    let generated = generate(manifest_dir);
+    if env::var_os("BLESS").is_some() {
+        fs::remove_dir_all(&folder).unwrap();
+        fs::create_dir_all(&folder).unwrap();
+        for (name, content) in &generated {
+            fs::write(folder.join(name), content).unwrap();
+        }
+        return;
+    }
+    let stored = read_folder(&folder);
+    let differing: Vec<&String> = generated
+        .keys()
+        .chain(stored.keys())
+        .filter(|name| generated.get(*name) != stored.get(*name))
+        .collect();
+    assert!(
+        differing.is_empty(),
+        "{differing:?} in {} differ from the .proto files: run\n  \
+         BLESS=1 cargo test -p strait-proto --test generated",
+        folder.display(),
+    );
+}
 
-    let manifest_dir = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    let out_dir = PathBuf::from(env::var("OUT_DIR")?);
-
+/// Returns the generated files by name: one Rust file per package, and `descriptors.bin`.
+fn generate(manifest_dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let scratch = tempfile::tempdir().unwrap();
     tonic_prost_build::configure()
-        // Google's own messages are those that Envoy's API is written with: one `Struct`, not two.
+        .out_dir(scratch.path())
+        // Use the well-known types of envoy-types, so that there is only one `Struct`.
         .compile_well_known_types(true)
         .extern_path(".google.protobuf", "::envoy_types::pb::google::protobuf")
-        // What is made of these has one order.
+        // Configuration that is generated from these messages must have a stable order.
         .btree_map(".istio.mcp")
         .btree_map(".istio.networking.v1alpha3")
         .btree_map(".istio.security.v1beta1")
-        .compile_fds(protox::compile(OURS, [&manifest_dir])?)?;
+        .compile_fds(protox::compile(OURS, [manifest_dir]).unwrap())
+        .unwrap();
+    let mut files = read_folder(scratch.path());
 
-    let mut includes = vec![manifest_dir.clone()];
-    for folder in fs::read_dir(envoy_types(&manifest_dir, &out_dir)?.join("proto"))? {
-        includes.push(folder?.path());
+    let mut includes = vec![manifest_dir.to_owned()];
+    for folder in fs::read_dir(envoy_types(manifest_dir).join("proto")).unwrap() {
+        includes.push(folder.unwrap().path());
     }
     includes.sort();
-    let mut compiler = protox::Compiler::new(&includes)?;
-    compiler.include_imports(true).open_files(OURS.iter().chain(&OURS_DESCRIBED).chain(ENVOY))?;
-    let mut all = compiler.encode_file_descriptor_set();
-    let mut compiler = protox::Compiler::new(&includes)?;
-    compiler.include_imports(true).open_files(ENVOY_ALONE)?;
-    add_files(&mut all, &compiler.encode_file_descriptor_set());
-    fs::write(out_dir.join("descriptors.bin"), all)?;
-    Ok(())
+    let mut compiler = protox::Compiler::new(&includes).unwrap();
+    compiler
+        .include_imports(true)
+        .open_files(OURS.iter().chain(&OURS_DESCRIBED).chain(ENVOY))
+        .unwrap();
+    let mut descriptors = compiler.encode_file_descriptor_set();
+    let mut compiler = protox::Compiler::new(&includes).unwrap();
+    compiler.include_imports(true).open_files(ENVOY_ALONE).unwrap();
+    add_files(&mut descriptors, &compiler.encode_file_descriptor_set());
+    files.insert("descriptors.bin".to_owned(), descriptors);
+    files
 }
 
-/// Adds to an encoded `FileDescriptorSet` the files of another that it lacks. They stay the bytes that they are: options that are
-/// extensions would be lost in between.
+/// Reads all files of a folder, by name.
+fn read_folder(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+/// Appends the files that an encoded `FileDescriptorSet` lacks from another. The files are copied as bytes,
+/// because decoding would drop options that are extensions.
 fn add_files(set: &mut Vec<u8>, more: &[u8]) {
     let names: Vec<Vec<u8>> = files(set).iter().map(|(name, _)| name.to_vec()).collect();
     for (_, file) in files(more).into_iter().filter(|(name, _)| !names.contains(&name.to_vec())) {
@@ -149,7 +189,7 @@ fn add_files(set: &mut Vec<u8>, more: &[u8]) {
     }
 }
 
-/// The files of an encoded set, each with its name and its tag before it: both are the first field of their message.
+/// Returns the files of an encoded `FileDescriptorSet`: the name, and the encoded field with its tag.
 fn files(mut set: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut all = Vec::new();
     while !set.is_empty() {
@@ -161,9 +201,10 @@ fn files(mut set: &[u8]) -> Vec<(&[u8], &[u8])> {
     all
 }
 
-/// What the first field of a message holds, which is of bytes, and where it ends.
+/// Returns the content of the first field of a message, which must be length-delimited with number 1, and
+/// the offset of its end.
 fn first_field(message: &[u8]) -> (&[u8], usize) {
-    assert_eq!(message[0], 0x0a, "field 1, of bytes");
+    assert_eq!(message[0], 0x0a, "field 1, length-delimited");
     let (mut length, mut at) = (0, 1);
     loop {
         let byte = message[at];
@@ -175,40 +216,25 @@ fn first_field(message: &[u8]) -> (&[u8], usize) {
     }
 }
 
-/// The folder Cargo unpacked `envoy-types` into.
-///
-/// Asking for the metadata of this workspace would fail in a fresh clone without network: it wants
-/// packages this build never needed (of tests, of other members). So we ask for a package that depends on
-/// `envoy-types` alone, with our lock file beside it.
-fn envoy_types(manifest_dir: &Path, out_dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    const NAME: &str = "envoy-types";
-    let probe = out_dir.join("where-is-envoy-types");
-    fs::create_dir_all(&probe)?;
-    fs::write(
-        probe.join("Cargo.toml"),
-        "[package]\nname = \"probe\"\nedition = \"2024\"\n[lib]\npath = \"lib.rs\"\n\
-         [dependencies]\nenvoy-types = \"*\"\n[workspace]\n",
-    )?;
-    fs::write(probe.join("lib.rs"), "")?;
-    fs::copy(manifest_dir.join("../Cargo.lock"), probe.join("Cargo.lock"))?;
+/// Returns the standard output of a command, which must succeed.
+fn output_of(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
 
-    let output = Command::new(env::var("CARGO")?)
-        .args(["metadata", "--offline", "--format-version=1", "--filter-platform"])
-        .arg(env::var("TARGET")?)
-        .arg("--manifest-path")
-        .arg(probe.join("Cargo.toml"))
-        // Cargo's own configuration (a mirror, a vendored folder) is looked up from here.
-        .current_dir(manifest_dir)
-        .output()?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("cargo metadata can't tell where {NAME} is:\n{why}").into());
-    }
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    metadata["packages"]
-        .as_array()
-        .and_then(|packages| packages.iter().find(|package| package["name"] == NAME))
-        .and_then(|package| Path::new(package["manifest_path"].as_str()?).parent())
-        .map(Path::to_owned)
-        .ok_or_else(|| format!("cargo metadata lists no package {NAME}").into())
+/// Returns the folder into which Cargo unpacked `envoy-types`.
+fn envoy_types(manifest_dir: &Path) -> PathBuf {
+    let versions = output_of(Command::new("rustc").arg("-vV"));
+    let host = versions.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let metadata = output_of(
+        Command::new(env!("CARGO"))
+            .args(["metadata", "--locked", "--format-version=1", "--filter-platform", host])
+            .current_dir(manifest_dir),
+    );
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let package = packages.iter().find(|package| package["name"] == "envoy-types").unwrap();
+    let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+    manifest.parent().unwrap().to_owned()
 }
