@@ -1,5 +1,5 @@
-//! Reads values into what they say, and takes note of the fields that nothing reads: misspelt ones, and those that aren't
-//! followed. Whoever reads a value by hand takes all of it.
+//! Deserializes JSON values, and records the fields that no type reads (misspelt or unsupported fields) and the path of an
+//! error. A type that reads a whole `serde_json::Value` reads all of its fields.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -47,12 +47,8 @@ pub fn read_spec<T: DeserializeOwned>(
     let empty = Value::Object(Map::new());
     let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
     let under = |path: &str| format!("spec.{path}");
-    let (read, mut unread) = read(spec).map_err(|error| {
-        let path = match &*error.path().to_string() {
-            "." => "spec".to_owned(),
-            path => under(path),
-        };
-        (path, error.into_inner())
+    let (read, mut unread) = read(spec).map_err(|(path, error)| {
+        (if path.is_empty() { "spec".to_owned() } else { under(&path) }, error)
     })?;
     unread.paths.iter_mut().for_each(|path| *path = under(path));
     Ok((read, unread))
@@ -61,14 +57,29 @@ pub fn read_spec<T: DeserializeOwned>(
 /// Reads a value.
 ///
 /// # Errors
-/// It is not what is to be read, and where.
-fn read<T: DeserializeOwned>(
-    value: &Value,
-) -> Result<(T, UnreadFields), serde_path_to_error::Error<Error>> {
-    let unread = RefCell::default();
-    let reader = ValueReader { value, place: ValuePlace::Root, unread: &unread };
-    let read = serde_path_to_error::deserialize(reader)?;
-    Ok((read, unread.into_inner()))
+/// The path of the innermost value that does not fit, which is empty for the whole value, and the reason.
+fn read<T: DeserializeOwned>(value: &Value) -> Result<(T, UnreadFields), (String, Error)> {
+    let notes = Notes::default();
+    match T::deserialize(ValueReader { value, place: ValuePlace::Root, notes: &notes }) {
+        Ok(read) => Ok((read, notes.unread.into_inner())),
+        Err(error) => Err((notes.failed.into_inner().unwrap_or_default(), error)),
+    }
+}
+
+/// Records made while a value is read.
+#[derive(Default)]
+struct Notes {
+    unread: RefCell<UnreadFields>,
+    /// The path of the innermost value that could not be read.
+    failed: RefCell<Option<String>>,
+}
+
+impl Notes {
+    /// Records the place of an error, unless a value inside of it has failed.
+    #[cold]
+    fn record_failure(&self, place: &ValuePlace<'_>) {
+        self.failed.borrow_mut().get_or_insert_with(|| place.to_string());
+    }
 }
 
 /// Where in the whole a value is.
@@ -95,7 +106,23 @@ impl fmt::Display for ValuePlace<'_> {
 pub struct ValueReader<'de, 'r> {
     value: &'de Value,
     place: ValuePlace<'r>,
-    unread: &'r RefCell<UnreadFields>,
+    notes: &'r Notes,
+}
+
+impl<'de> ValueReader<'de, '_> {
+    /// Reads a value inside of this one.
+    fn read_inner<T: DeserializeSeed<'de>>(
+        &self,
+        value: &'de Value,
+        place: ValuePlace<'_>,
+        seed: T,
+    ) -> Result<T::Value, Error> {
+        let read = seed.deserialize(ValueReader { value, place, notes: self.notes });
+        if read.is_err() {
+            self.notes.record_failure(&place);
+        }
+        read
+    }
 }
 
 impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
@@ -153,7 +180,7 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
     /// Of a field that whoever reads the object doesn't know. One that is null says nothing.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         if !self.value.is_null() {
-            let mut unread = self.unread.borrow_mut();
+            let mut unread = self.notes.unread.borrow_mut();
             if unread.paths.len() < NAMED_MAX {
                 unread.paths.push(self.place.to_string());
             } else {
@@ -203,8 +230,7 @@ impl<'de> MapAccess<'de> for FieldsLeft<'de, '_> {
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let next = self.next.take().ok_or_else(|| Error::custom("a value without its name"));
         let (name, value) = next?;
-        let ValueReader { place, unread, .. } = self.of;
-        seed.deserialize(ValueReader { value, place: ValuePlace::Field(place, name), unread })
+        self.of.read_inner(value, ValuePlace::Field(&self.of.place, name), seed)
     }
 }
 
@@ -222,9 +248,7 @@ impl<'de> SeqAccess<'de> for ItemsLeft<'de, '_> {
         seed: T,
     ) -> Result<Option<T::Value>, Error> {
         let Some((at, value)) = self.items.next() else { return Ok(None) };
-        let ValueReader { place, unread, .. } = self.of;
-        seed.deserialize(ValueReader { value, place: ValuePlace::Item(place, at), unread })
-            .map(Some)
+        self.of.read_inner(value, ValuePlace::Item(&self.of.place, at), seed).map(Some)
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -281,18 +305,18 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said_as_ever() {
-        for value in [
-            json!({ "first": "x" }),
-            json!({ "first": 70000 }),
-            json!({ "inner": {} }),
-            json!({ "inner": [null] }),
-            json!({ "inner": [{ "mode": "Three" }] }),
-            json!("x"),
+    fn error_has_the_path_of_the_innermost_value_that_does_not_fit() {
+        for (value, path) in [
+            (json!({ "first": "x" }), "first"),
+            (json!({ "first": 70000 }), "first"),
+            (json!({ "inner": {} }), "inner"),
+            (json!({ "inner": [{}, null] }), "inner[1]"),
+            (json!({ "inner": [{ "mode": "Three" }] }), "inner[0].mode"),
+            (json!("x"), ""),
         ] {
-            let own = read::<Outer>(&value).expect_err("it is none");
-            let plain = serde_path_to_error::deserialize::<_, Outer>(&value).expect_err("nor here");
-            assert_eq!(own.to_string(), plain.to_string());
+            let (found, error) = read::<Outer>(&value).expect_err("the value does not fit");
+            let expected = serde_json::from_value::<Outer>(value).expect_err("nor without paths");
+            assert_eq!((found.as_str(), error.to_string()), (path, expected.to_string()));
         }
     }
 
