@@ -6,7 +6,8 @@
 //! - Trust roots are a set, never a single value.
 //! - An invalid file never replaces a valid one.
 //! - A name in a certificate comes from an authenticated identity, never from a request or from node metadata.
-//! - This crate knows nothing of xDS, clusters or Kubernetes. The program passes an [`AuthorityStore`] to store the CA.
+//! - This crate knows cluster IDs and the CAs of single members ([`MemberAuthority`]). It uses neither xDS nor the
+//!   Kubernetes API. The program passes an [`AuthorityStore`] to store the CA.
 
 #![forbid(unsafe_code)]
 
