@@ -1,6 +1,6 @@
-//! Conversations with one stream, as transcripts: see [`play`].
+//! Transcripts of the messages on one stream: see [`play`].
 //!
-//! Names of upstream clusters and their assignments are written short: `a` is `outbound|80||a`.
+//! Names of upstream clusters and their assignments are abbreviated: `a` is `outbound|80||a`.
 
 mod hosts;
 mod random;
@@ -31,10 +31,10 @@ const FORMS: [ProtocolForm; 2] = [ProtocolForm::Delta, ProtocolForm::Sotw];
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 
-// What both forms have in common.
+// Both forms.
 
 #[test]
-fn first_answers_are_whole_and_come_in_the_order_of_references() {
+fn first_responses_are_complete_and_in_the_order_of_references() {
     for form in FORMS {
         play(
             form,
@@ -63,9 +63,9 @@ fn first_answers_are_whole_and_come_in_the_order_of_references() {
     }
 }
 
-/// Envoy asks for the assignment of a new upstream cluster before it acknowledges the cluster.
+/// Envoy subscribes to the assignment of a new upstream cluster before it acknowledges the cluster.
 #[test]
-fn what_leads_to_new_clusters_waits_until_these_and_their_assignments_are_acknowledged() {
+fn listeners_and_routes_wait_for_acknowledged_clusters_and_assignments() {
     for form in FORMS {
         let (b, both) = if form == ProtocolForm::Delta { ("b", "b=1") } else { ("a b", "a=1 b=1") };
         play(
@@ -107,7 +107,7 @@ fn what_leads_to_new_clusters_waits_until_these_and_their_assignments_are_acknow
 }
 
 #[test]
-fn a_refused_cluster_holds_up_nothing() {
+fn rejected_cluster_does_not_delay_other_types() {
     for form in FORMS {
         play(
             form,
@@ -122,7 +122,7 @@ fn a_refused_cluster_holds_up_nothing() {
 }
 
 #[test]
-fn what_waits_for_an_answer_that_does_not_come_is_sent_without_it() {
+fn waiting_response_is_sent_after_the_time_limit() {
     for form in FORMS {
         let (b, gone) =
             if form == ProtocolForm::Delta { ("b=1", "-a -b") } else { ("a=1 b=1", "") };
@@ -154,7 +154,7 @@ fn what_waits_for_an_answer_that_does_not_come_is_sent_without_it() {
 }
 
 #[test]
-fn clusters_that_go_wait_until_what_led_to_them_is_acknowledged() {
+fn cluster_removal_waits_for_acknowledged_listeners_and_routes() {
     for form in FORMS {
         let (gone, listener) = if form == ProtocolForm::Delta { ("-a", "-l") } else { ("", "") };
         play(
@@ -192,9 +192,10 @@ fn clusters_that_go_wait_until_what_led_to_them_is_acknowledged() {
     }
 }
 
-/// What it refused it has not: its old route still leads to the cluster.
+/// The client does not have the route that it rejected: its previous route still refers to the
+/// cluster.
 #[test]
-fn clusters_that_go_wait_while_a_route_is_refused_but_not_for_ever() {
+fn cluster_removal_waits_for_a_rejected_route_up_to_the_time_limit() {
     for form in FORMS {
         let gone = if form == ProtocolForm::Delta { "-a" } else { "" };
         play(
@@ -223,7 +224,7 @@ fn clusters_that_go_wait_while_a_route_is_refused_but_not_for_ever() {
 }
 
 #[test]
-fn the_table_of_names_has_no_name_itself_and_comes_last() {
+fn name_table_has_an_empty_name_and_is_sent_last() {
     for form in FORMS {
         play(
             form,
@@ -252,7 +253,7 @@ fn the_table_of_names_has_no_name_itself_and_comes_last() {
 }
 
 #[test]
-fn a_wildcard_with_nothing_in_it_is_answered_once() {
+fn empty_wildcard_is_answered_once() {
     for form in FORMS {
         play(
             form,
@@ -267,7 +268,7 @@ fn a_wildcard_with_nothing_in_it_is_answered_once() {
 }
 
 #[test]
-fn accepting_is_not_asking() {
+fn acknowledgement_does_not_request_resources() {
     for form in FORMS {
         play(
             form,
@@ -288,7 +289,7 @@ fn accepting_is_not_asking() {
 }
 
 #[test]
-fn names_count_whatever_the_nonce_of_their_request() {
+fn names_apply_whatever_the_nonce_of_their_request() {
     for (form, b, c) in [(ProtocolForm::Delta, "b", "c"), (ProtocolForm::Sotw, "a b", "a b c")] {
         play(
             form,
@@ -319,7 +320,7 @@ fn names_count_whatever_the_nonce_of_their_request() {
 }
 
 #[test]
-fn only_what_is_new_among_the_names_is_answered() {
+fn only_new_names_are_answered() {
     for form in FORMS {
         let more = if form == ProtocolForm::Delta { "c" } else { "a b c" };
         play(
@@ -339,7 +340,7 @@ fn only_what_is_new_among_the_names_is_answered() {
 }
 
 #[test]
-fn names_nobody_knows_are_answered_with_nothing_in_them() {
+fn unknown_names_are_answered_with_empty_resources() {
     for form in FORMS {
         play(
             form,
@@ -356,7 +357,7 @@ fn names_nobody_knows_are_answered_with_nothing_in_them() {
 }
 
 #[test]
-fn to_name_nothing_of_a_named_type_is_to_watch_nothing() {
+fn request_without_names_subscribes_to_nothing_of_a_named_type() {
     for form in FORMS {
         play(
             form,
@@ -370,7 +371,7 @@ fn to_name_nothing_of_a_named_type_is_to_watch_nothing() {
 }
 
 #[test]
-fn a_slow_reader_gets_the_last_change_only() {
+fn slow_client_receives_only_the_last_change() {
     for form in FORMS {
         play(
             form,
@@ -401,7 +402,7 @@ fn a_slow_reader_gets_the_last_change_only() {
 }
 
 #[test]
-fn assignments_of_changed_clusters_follow_them() {
+fn assignments_of_changed_clusters_are_sent_after_the_clusters() {
     for form in FORMS {
         let b = if form == ProtocolForm::Delta { "" } else { " b=1" };
         // An Envoy that warms a cluster repeats its SotW request with the nonce it accepted before.
@@ -429,7 +430,7 @@ fn assignments_of_changed_clusters_follow_them() {
 }
 
 #[test]
-fn assignments_asked_for_before_clusters_follow_them() {
+fn assignments_requested_before_clusters_are_sent_again_after_the_clusters() {
     for form in FORMS {
         play(
             form,
@@ -445,7 +446,7 @@ fn assignments_asked_for_before_clusters_follow_them() {
 }
 
 #[test]
-fn clusters_that_go_are_told_and_bring_no_assignments() {
+fn removed_clusters_are_reported_and_send_no_assignments() {
     for (form, gone) in [(ProtocolForm::Delta, "-a"), (ProtocolForm::Sotw, "b=1")] {
         play(
             form,
@@ -464,7 +465,7 @@ fn clusters_that_go_are_told_and_bring_no_assignments() {
 }
 
 #[test]
-fn clusters_go_once_no_listener_and_no_route_leads_to_them() {
+fn clusters_are_removed_after_listeners_and_routes_are_acknowledged() {
     for form in FORMS {
         let (made, broken, listener) = match form {
             ProtocolForm::Delta => ("b=1", "-a", "m=1 -l"),
@@ -504,7 +505,7 @@ fn clusters_go_once_no_listener_and_no_route_leads_to_them() {
 }
 
 #[test]
-fn a_cluster_that_is_back_before_it_goes_stays() {
+fn cluster_that_returns_before_its_removal_is_kept() {
     for form in FORMS {
         play(
             form,
@@ -533,7 +534,7 @@ fn a_cluster_that_is_back_before_it_goes_stays() {
 }
 
 #[test]
-fn listeners_that_go_are_told() {
+fn removed_listeners_are_reported() {
     for (form, gone) in [(ProtocolForm::Delta, "-l"), (ProtocolForm::Sotw, "")] {
         play(
             form,
@@ -549,7 +550,7 @@ fn listeners_that_go_are_told() {
 }
 
 #[test]
-fn only_changes_of_watched_hosts_matter() {
+fn only_changes_of_subscribed_hosts_are_sent() {
     for form in FORMS {
         let drop_a = if form == ProtocolForm::Delta { "ask eds -a" } else { "ask eds #1 b" };
         play(
@@ -571,7 +572,7 @@ fn only_changes_of_watched_hosts_matter() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_not_answered() {
+fn requests_without_a_waiting_client_are_not_answered() {
     for form in FORMS {
         for url in [SECRET, EXTENSION] {
             play(form, &format!("ask {url}\nack {url} #0\n-> not awaited"));
@@ -616,7 +617,7 @@ fn everything_of_a_type_we_have_nothing_of_is_an_empty_answer() {
 }
 
 #[test]
-fn what_there_is_goes_before_what_there_is_not() {
+fn existing_resources_are_sent_before_missing_names() {
     for (form, gone) in [(ProtocolForm::Delta, " -a"), (ProtocolForm::Sotw, "")] {
         play(
             form,
@@ -637,7 +638,7 @@ fn what_there_is_goes_before_what_there_is_not() {
 }
 
 #[test]
-fn delta_names_of_a_type_we_have_nothing_of_are_gone() {
+fn delta_names_of_an_unserved_type_are_removed() {
     for url in [SECRET, "x.y/Z"] {
         play(
             ProtocolForm::Delta,
@@ -658,12 +659,12 @@ fn delta_names_of_a_type_we_have_nothing_of_are_gone() {
             ),
         );
     }
-    // Envoy breaks when one of these is taken back.
+    // Envoy breaks when an extension configuration is removed.
     play(ProtocolForm::Delta, &format!("ask {EXTENSION} a\n-> {EXTENSION} #1\nack {EXTENSION} #1"));
 }
 
 #[test]
-fn sotw_names_of_a_type_we_have_nothing_of_are_answered_with_none() {
+fn sotw_names_of_an_unserved_type_are_answered_with_an_empty_response() {
     for url in [SECRET, EXTENSION, "x.y/Z"] {
         play(
             ProtocolForm::Sotw,
@@ -685,7 +686,7 @@ fn sotw_names_of_a_type_we_have_nothing_of_are_answered_with_none() {
 }
 
 #[test]
-fn a_stream_may_ask_for_so_many_types_we_have_nothing_of_and_no_more() {
+fn number_of_unserved_types_per_stream_is_limited() {
     for form in FORMS {
         let mut stage = Stage::new(form);
         for n in 0..TYPES_MAX {
@@ -700,7 +701,7 @@ fn a_stream_may_ask_for_so_many_types_we_have_nothing_of_and_no_more() {
 }
 
 #[test]
-fn a_request_that_breaks_the_protocol_ends_the_stream() {
+fn request_that_violates_the_protocol_ends_the_stream() {
     let long = format!("ask rds {}", "x".repeat(NAME_LENGTH_MAX + 1));
     let long_type = format!("ask {}", "x".repeat(NAME_LENGTH_MAX + 1));
     let cases = [
@@ -721,7 +722,7 @@ fn a_request_that_breaks_the_protocol_ends_the_stream() {
 }
 
 #[test]
-fn too_many_names_end_the_stream_at_once_or_one_by_one() {
+fn too_many_names_end_the_stream_in_one_or_several_requests() {
     let names: Vec<String> = (0..=NAMES_MAX).map(|n| format!("n{n}")).collect();
     let refused = Err(Violation::TooManyNames(NAMES_MAX + 1));
     for form in FORMS {
@@ -739,7 +740,7 @@ fn too_many_names_end_the_stream_at_once_or_one_by_one() {
 }
 
 #[test]
-fn a_refused_resource_is_sent_again_only_once_it_changes() {
+fn rejected_resource_is_sent_again_only_after_it_changes() {
     for form in FORMS {
         play(
             form,
@@ -770,7 +771,7 @@ fn a_refused_resource_is_sent_again_only_once_it_changes() {
 }
 
 #[test]
-fn a_refusal_that_names_nothing_is_of_the_whole_response() {
+fn rejection_without_names_applies_to_the_whole_response() {
     for form in FORMS {
         let gone = if form == ProtocolForm::Delta { "-a -b" } else { "" };
         play(
@@ -792,9 +793,10 @@ fn a_refusal_that_names_nothing_is_of_the_whole_response() {
 }
 
 #[test]
-fn a_refusal_accuses_only_what_it_names() {
+fn rejection_applies_only_to_the_resources_that_it_names() {
     for form in FORMS {
-        // As Envoy says it of several upstream clusters; the others of the response it takes.
+        // The text in which Envoy reports several upstream clusters. It accepts the other clusters
+        // of the response.
         let all = if form == ProtocolForm::Delta { "a=2 c=2" } else { "a=2 b=1 c=2" };
         play(
             form,
@@ -816,7 +818,7 @@ fn a_refusal_accuses_only_what_it_names() {
 }
 
 #[test]
-fn only_the_beginning_of_an_endless_error_is_searched_for_names() {
+fn only_a_prefix_of_a_long_error_is_searched_for_names() {
     let mut stage = Stage::new(ProtocolForm::Delta);
     for line in ["has cds a=1 b=1", "ask cds"] {
         stage.perform(line);
@@ -828,7 +830,7 @@ fn only_the_beginning_of_an_endless_error_is_searched_for_names() {
 }
 
 #[test]
-fn a_refusal_before_any_watch_is_a_first_request() {
+fn rejection_before_any_subscription_is_a_first_request() {
     for form in FORMS {
         play(
             form,
@@ -845,7 +847,7 @@ fn a_refusal_before_any_watch_is_a_first_request() {
 }
 
 #[test]
-fn a_client_that_never_answers_costs_a_bounded_amount() {
+fn client_that_never_answers_uses_bounded_memory() {
     for form in FORMS {
         let mut stage = Stage::new(form);
         stage.perform("ask eds a");
@@ -860,7 +862,7 @@ fn a_client_that_never_answers_costs_a_bounded_amount() {
 }
 
 #[test]
-fn clusters_that_went_leave_nothing_behind_where_no_assignment_is_asked_for() {
+fn removed_clusters_leave_no_state_if_no_assignment_is_requested() {
     for form in FORMS {
         let mut stage = Stage::new(form);
         for line in ["has cds a=1", "ask cds", "set cds -a b=1"] {
@@ -872,7 +874,7 @@ fn clusters_that_went_leave_nothing_behind_where_no_assignment_is_asked_for() {
 }
 
 #[test]
-fn progress_says_what_was_sent_and_accepted_and_when() {
+fn progress_contains_sent_and_accepted_versions_and_times() {
     let mut versions = Vec::new();
     for form in FORMS {
         let mut stage = Stage::new(form);
@@ -903,7 +905,7 @@ fn progress_says_what_was_sent_and_accepted_and_when() {
 // Delta.
 
 #[test]
-fn delta_changes_of_a_wildcard_are_all_that_is_sent() {
+fn delta_sends_only_changes_of_a_wildcard() {
     play(
         ProtocolForm::Delta,
         "has cds a=1 b=1 c=1
@@ -918,7 +920,7 @@ fn delta_changes_of_a_wildcard_are_all_that_is_sent() {
 }
 
 #[test]
-fn delta_a_name_subscribed_again_is_sent_again() {
+fn delta_name_that_is_subscribed_to_again_is_sent_again() {
     play(
         ProtocolForm::Delta,
         "has cds a=1
@@ -965,9 +967,9 @@ fn delta_only_differences_are_sent_after_a_reconnect() {
     );
 }
 
-/// Of these types nothing is sent to who has all of it, so no answer ever tells.
+/// Unchanged resources of these types are not sent after a reconnect, so no answer confirms them.
 #[test]
-fn delta_what_a_client_comes_back_with_is_shown_as_taken() {
+fn delta_listed_resources_are_reported_as_accepted() {
     let mut stage = Stage::new(ProtocolForm::Delta);
     for line in ["has eds a=1", "has rds r=1", "ask eds a@1 a", "ask rds r@1 r"] {
         stage.perform(line);
@@ -980,7 +982,7 @@ fn delta_what_a_client_comes_back_with_is_shown_as_taken() {
 }
 
 #[test]
-fn delta_what_is_only_listed_is_watched_as_well() {
+fn delta_listed_names_are_subscribed_to() {
     play(
         ProtocolForm::Delta,
         "has cds same=1 differs=2 other=1
@@ -1006,7 +1008,7 @@ fn delta_what_is_only_listed_is_watched_as_well() {
 }
 
 #[test]
-fn delta_the_first_request_means_everything_if_it_asks_for_nothing_by_name() {
+fn delta_first_request_without_names_subscribes_to_all_resources() {
     for (first, then) in [
         ("ask cds a@1 gone@1", "-> cds #1\n-> cds #2 -gone\nset cds b=1\n-> cds #3 b=1"),
         ("ask cds * a@1 gone@1", "-> cds #1\n-> cds #2 -gone\nset cds b=1\n-> cds #3 b=1"),
@@ -1019,7 +1021,7 @@ fn delta_the_first_request_means_everything_if_it_asks_for_nothing_by_name() {
 }
 
 #[test]
-fn delta_a_reconnect_that_differs_in_nothing_gets_one_empty_answer_of_each_wildcard() {
+fn delta_unchanged_reconnect_receives_one_empty_response_per_wildcard_type() {
     play(
         ProtocolForm::Delta,
         "has cds a=1
@@ -1040,7 +1042,7 @@ fn delta_a_reconnect_that_differs_in_nothing_gets_one_empty_answer_of_each_wildc
 }
 
 #[test]
-fn delta_changed_clusters_bring_assignments_that_did_not_change_after_a_reconnect() {
+fn delta_changed_clusters_send_unchanged_assignments_after_a_reconnect() {
     play(
         ProtocolForm::Delta,
         "has cds a=2 b=1
@@ -1053,8 +1055,8 @@ fn delta_changed_clusters_bring_assignments_that_did_not_change_after_a_reconnec
 }
 
 #[test]
-fn delta_a_cluster_still_waiting_when_the_stream_broke_gets_its_assignment() {
-    // It was changed from 1 to 2 before, and the assignment that was to follow got lost.
+fn delta_cluster_that_waited_when_the_stream_broke_receives_its_assignment() {
+    // The cluster changed from 1 to 2 before, and the assignment that was to follow was lost.
     play(
         ProtocolForm::Delta,
         "has cds a=2 b=1
@@ -1064,7 +1066,7 @@ fn delta_a_cluster_still_waiting_when_the_stream_broke_gets_its_assignment() {
          ask eds a b a@1/1 b@1/1
          -> eds #2 a=1",
     );
-    // And back again to what it is in the assignment's version.
+    // The cluster then changes back to the version in the assignment's combined version.
     play(
         ProtocolForm::Delta,
         "has cds a=1
@@ -1077,7 +1079,7 @@ fn delta_a_cluster_still_waiting_when_the_stream_broke_gets_its_assignment() {
 }
 
 #[test]
-fn delta_assignments_listed_before_their_clusters_are_sent_rather_than_believed() {
+fn delta_assignments_listed_before_their_clusters_are_sent() {
     play(
         ProtocolForm::Delta,
         "has cds a=1
@@ -1090,7 +1092,7 @@ fn delta_assignments_listed_before_their_clusters_are_sent_rather_than_believed(
 }
 
 #[test]
-fn delta_versions_in_later_requests_say_nothing() {
+fn delta_versions_in_later_requests_are_ignored() {
     play(
         ProtocolForm::Delta,
         "has eds a=1 b=1
@@ -1102,7 +1104,7 @@ fn delta_versions_in_later_requests_say_nothing() {
 }
 
 #[test]
-fn delta_everything_can_be_asked_for_by_name_and_given_up() {
+fn delta_wildcard_can_be_subscribed_to_by_name_and_unsubscribed() {
     play(
         ProtocolForm::Delta,
         "has cds a=1 b=1
@@ -1133,7 +1135,7 @@ fn delta_everything_can_be_asked_for_by_name_and_given_up() {
 }
 
 #[test]
-fn delta_what_was_asked_for_by_name_comes_and_goes() {
+fn delta_named_resource_is_sent_and_removed_with_the_source() {
     play(
         ProtocolForm::Delta,
         "has cds a=1
@@ -1154,7 +1156,7 @@ fn delta_what_was_asked_for_by_name_comes_and_goes() {
 }
 
 #[test]
-fn delta_a_name_that_is_given_up_and_taken_back_before_anything_is_sent_is_sent_once() {
+fn delta_name_unsubscribed_and_subscribed_again_before_a_response_is_sent_once() {
     play(
         ProtocolForm::Delta,
         "has eds a=1 b=1
@@ -1172,7 +1174,7 @@ fn delta_a_name_that_is_given_up_and_taken_back_before_anything_is_sent_is_sent_
 }
 
 #[test]
-fn delta_a_large_answer_comes_in_parts_and_loses_nothing() {
+fn delta_large_response_is_divided_without_losses() {
     play(
         ProtocolForm::Delta,
         "has cds a=1 b=1 c=1 d=1
@@ -1200,7 +1202,7 @@ fn delta_a_large_answer_comes_in_parts_and_loses_nothing() {
 // State of the world.
 
 #[test]
-fn sotw_a_request_without_a_nonce_is_answered_in_full() {
+fn sotw_request_without_a_nonce_is_answered_in_full() {
     play(
         ProtocolForm::Sotw,
         "has cds a=1 b=1
@@ -1217,7 +1219,7 @@ fn sotw_a_request_without_a_nonce_is_answered_in_full() {
 }
 
 #[test]
-fn sotw_names_replace_those_before() {
+fn sotw_names_replace_the_previous_names() {
     play(
         ProtocolForm::Sotw,
         "has eds a=1 b=1 c=1
@@ -1238,7 +1240,7 @@ fn sotw_names_replace_those_before() {
 }
 
 #[test]
-fn sotw_once_something_was_named_to_name_nothing_is_to_watch_nothing() {
+fn sotw_request_without_names_subscribes_to_nothing_after_a_named_one() {
     play(
         ProtocolForm::Sotw,
         "has cds a=1 b=1
@@ -1259,7 +1261,7 @@ fn sotw_once_something_was_named_to_name_nothing_is_to_watch_nothing() {
 }
 
 #[test]
-fn sotw_a_change_among_a_wildcard_brings_all_of_it_and_only_what_changed_of_the_named() {
+fn sotw_change_sends_all_of_a_wildcard_type_and_only_changes_of_a_named_type() {
     play(
         ProtocolForm::Sotw,
         "has cds a=1 b=1
@@ -1276,7 +1278,7 @@ fn sotw_a_change_among_a_wildcard_brings_all_of_it_and_only_what_changed_of_the_
 }
 
 #[test]
-fn sotw_named_types_come_in_parts_and_wildcards_whole() {
+fn sotw_responses_are_divided_for_named_types_only() {
     play(
         ProtocolForm::Sotw,
         "has cds a=1 b=1 c=1
@@ -1291,7 +1293,7 @@ fn sotw_named_types_come_in_parts_and_wildcards_whole() {
 }
 
 #[test]
-fn sotw_a_proxyless_client_gets_all_it_watches_each_time() {
+fn sotw_proxyless_client_receives_all_subscribed_resources_each_time() {
     play(
         ProtocolForm::Sotw,
         "whole
@@ -1313,10 +1315,10 @@ fn sotw_a_proxyless_client_gets_all_it_watches_each_time() {
     );
 }
 
-// The bytes.
+// Encoding.
 
 #[test]
-fn what_is_written_is_what_a_client_of_protobuf_reads() {
+fn encoded_responses_are_decoded_by_prost() {
     let mut random = StdRng::seed_from_u64(7);
     for _ in 0..500 {
         let response = random_response(&mut random);
@@ -1397,26 +1399,26 @@ fn check_bytes(response: &Response, bytes: &[u8]) {
     }
 }
 
-// The helper.
+// The test harness.
 
-/// Plays the lines of `script` that don't begin with `->`, and holds the transcript that comes of it
-/// against the whole script. After each line, all there is to send is sent.
+/// Runs the lines of `script` that do not begin with `->`, and compares the resulting transcript
+/// with the whole script. After each line, all due responses are sent.
 ///
 /// ```text
-/// has TYPE name=value …    the source has this, and nobody is told
-/// set TYPE name=value -name …    the source has this now or not any more, and the stream is told
-/// everything               the stream is told that anything may have changed
-/// ask TYPE [#nonce] name … a request; Delta: `-name` unsubscribes, `name@value` is an initial
-///                          version (`name@value/value` that of an assignment and its cluster),
-///                          `name@?` another server's
-/// ack, nack TYPE #nonce name … [because …]    the same; SotW: without names, those named before
-/// hosts, refused TYPE      show watched hosts, and what was refused
-/// as NODE|nobody           who sends the next request
-/// slow, take               from now on nothing is sent; send one response
-/// apart                    virtual hosts are served one by one: `TYPE` vhds has `ROUTE=HOST:value,…`
-/// later                    so much time passes that no answer is waited for any more
-/// patience                 show whether something waits for an answer
-/// limit BYTES, whole       cut responses; complete answers
+/// has TYPE name=value …    set resources of the source without notifying the session
+/// set TYPE name=value -name …    set or remove resources of the source and notify the session
+/// everything               notify the session that any resource may have changed
+/// ask TYPE [#nonce] name … send a request; Delta: `-name` unsubscribes, `name@value` is an initial
+///                          version (`name@value/value`: of an assignment and its cluster),
+///                          `name@?` is another server's version
+/// ack, nack TYPE #nonce name … [because …]    answer a response; SotW: without names, the last ones
+/// hosts, refused TYPE      show the subscribed hosts, or the rejected resources
+/// as NODE|nobody           set the node of the next request, or omit it
+/// slow, take               stop sending responses from now on; send one response
+/// apart                    serve virtual hosts individually: `TYPE` vhds has `ROUTE=HOST:value,…`
+/// later                    advance the time until no response waits for an answer
+/// patience                 show whether a response waits for an answer
+/// limit BYTES, whole       limit the size of responses; send complete SotW responses
 /// -> TYPE #nonce name=value … -name …    a response
 /// ```
 fn play(form: ProtocolForm, script: &str) {
@@ -1426,16 +1428,17 @@ fn play(form: ProtocolForm, script: &str) {
     assert_eq!(stage.log, script, "{form:?}:\n{}\n", stage.log.join("\n"));
 }
 
-/// What a proxy shall hold.
+/// The resources of a proxy.
 #[derive(Debug, Clone, Default)]
 struct Source {
     resources: BTreeMap<ResourceType, BTreeMap<Arc<str>, Arc<Resource>>>,
-    /// What of the wildcard types many clients hold, and how large the pieces of it are.
+    /// Names of wildcard resources that are shared by many clients, and the size of the list pieces
+    /// in bytes.
     shared: BTreeSet<&'static str>,
     piece_bytes: usize,
-    /// Of routes, hosts with what is said of each.
+    /// The hosts of each route, with their values.
     hosts: BTreeMap<Arc<str>, BTreeMap<String, String>>,
-    /// Made once for each content, as generators do.
+    /// Lists are built once for each content, as the generators do.
     lists: BTreeMap<ResourceType, Arc<SharedList>>,
 }
 
@@ -1486,7 +1489,7 @@ struct Stage {
     source: Source,
     form: ProtocolForm,
     node: Option<String>,
-    /// What was named last of each type.
+    /// The names in the last request of each type.
     named: BTreeMap<String, Vec<String>>,
     limit: usize,
     slow: bool,
@@ -1678,7 +1681,7 @@ impl Stage {
         self.session.on_request(request, Some(&mut self.source), self.now)
     }
 
-    /// Sends one response; returns whether there was one.
+    /// Sends one response. Returns whether one was due.
     fn send(&mut self) -> bool {
         let Some(response) = self.session.next_response(&mut self.source, self.limit, self.now)
         else {
@@ -1703,7 +1706,7 @@ impl Stage {
 }
 
 impl Stage {
-    /// Says that there is nothing of what was asked for, if that is due.
+    /// Sends the response that requested resources do not exist, if it is due.
     fn send_nothing(&mut self) -> bool {
         let Some(nothing) = self.session.next_aside() else { return false };
         let bytes = &*nothing.to_bytes();

@@ -1,4 +1,4 @@
-//! What differs of two routes, held against what is found by a look at every host.
+//! Compares the computed changes between two routes with a comparison of every host.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -25,7 +25,7 @@ fn read(resource: &Resource) -> Values {
     hosts.virtual_hosts.into_iter().map(|host| (host.name, host.domains.concat())).collect()
 }
 
-/// A route of runs, some shared with others, and of edits in them.
+/// Generates a route from shared and separate runs, and edits.
 fn any_route(random: &mut StdRng, shared: &[Bytes]) -> Resource {
     let mut runs = vec![head()];
     runs.extend(shared.iter().filter(|_| random.random_ratio(3, 4)).cloned());
@@ -33,7 +33,8 @@ fn any_route(random: &mut StdRng, shared: &[Bytes]) -> Resource {
         .map(|at| (format!("own{at}"), random.random_range(0..2).to_string()))
         .collect();
     runs.push(encoded(&own));
-    // One value in the place of another of the same length, and a host behind a run.
+    // Some edits replace a value by another of the same length. One edit appends a host after the
+    // last run.
     let (mut edits, mut text, mut start) = (Vec::new(), Vec::new(), 0);
     for (number, run) in runs.iter().enumerate() {
         let end = start + run.len();
@@ -55,7 +56,7 @@ fn any_route(random: &mut StdRng, shared: &[Bytes]) -> Resource {
 }
 
 #[test]
-fn changes_of_any_two_routes_lead_from_one_to_the_other() {
+fn changes_between_any_two_routes_turn_the_first_into_the_second() {
     let mut random = StdRng::seed_from_u64(1);
     let shared: Vec<_> = (0..4)
         .map(|run| encoded(&(0..3).map(|at| (format!("r{run}h{at}"), "1".to_owned())).collect()))
@@ -96,7 +97,7 @@ fn changes_of_any_two_routes_lead_from_one_to_the_other() {
 }
 
 #[test]
-fn a_route_without_hosts_has_all_else_and_says_where_they_come_from() {
+fn route_without_hosts_keeps_other_fields_and_refers_to_vhds() {
     let config = route::RouteConfiguration {
         name: "80".into(),
         virtual_hosts: vec![host("a", "1"), host("b", "2")],
@@ -113,7 +114,7 @@ fn a_route_without_hosts_has_all_else_and_says_where_they_come_from() {
         source.config_source_specifier,
         Some(core::config_source::ConfigSourceSpecifier::Ads(ads))
     );
-    // Of hosts it knows nothing.
+    // The result does not depend on the hosts.
     let other = route::RouteConfiguration { virtual_hosts: vec![host("c", "1")], ..config };
     assert_eq!(without_hosts(&Resource::new("80", other.encode_to_vec())), apart);
 }

@@ -1,4 +1,5 @@
-//! Virtual hosts one by one: conversations, and a random client that ends with what the routes have.
+//! Tests for individual virtual hosts: transcripts, and a random client that must end with the
+//! correct hosts.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,8 @@ use super::*;
 use crate::body::ResourceBody;
 use strait_proto::envoy::envoy::config::route::v3 as config;
 
-/// A route with hosts, each of which has its value as domain. Every host is a run of its own.
+/// Builds a route with virtual hosts. The value of a host is its domain. Each host is a separate
+/// run.
 pub(super) fn route(name: &str, hosts: Option<&BTreeMap<String, String>>) -> Resource {
     let head = config::RouteConfiguration { name: name.into(), ..Default::default() };
     let run = |(host, value): (&String, &String)| {
@@ -26,13 +28,13 @@ fn host_of(host: &str, value: &str) -> config::VirtualHost {
     config::VirtualHost { name: host.into(), domains: vec![value.into()], ..Default::default() }
 }
 
-/// The version of `ROUTE/HOST` with that value.
+/// Returns the version of the host `ROUTE/HOST` with a value.
 pub(super) fn version(name: &str, value: &str) -> Version {
     let (_, host) = name.rsplit_once('/').expect("ROUTE/HOST");
     Resource::new("", host_of(host, value).encode_to_vec()).version
 }
 
-/// The value of a host, which is to call itself as its resource is called.
+/// Decodes the value of a host, and checks that the host has the resource's name.
 pub(super) fn value(name: &str, body: &[u8]) -> String {
     let host = config::VirtualHost::decode(body).expect("a virtual host");
     assert_eq!(host.name, name);
@@ -43,7 +45,7 @@ fn play_apart(script: &str) {
     play(ProtocolForm::Delta, &format!("apart\n{script}"));
 }
 
-/// The beginning of a conversation in which route 80 has hosts a and b.
+/// The beginning of a transcript in which route 80 has hosts a and b.
 const BEGUN: &str = "has rds 80=r
      has vhds 80=a:1,b:1
      ask rds 80
@@ -53,7 +55,7 @@ const BEGUN: &str = "has rds 80=r
      -> vhds #2 80/a=1 80/b=1
      ack vhds #2";
 
-/// How it goes on with route 81, which has host x.
+/// A continuation of [`BEGUN`] with route 81, which has host x.
 const AND_ANOTHER: &str = "has rds 81=r
      has vhds 81=x:1
      ask rds 81
@@ -63,7 +65,7 @@ const AND_ANOTHER: &str = "has rds 81=r
      ack vhds #4";
 
 #[test]
-fn an_edit_is_one_host_and_so_is_one_that_comes_or_goes() {
+fn change_addition_or_removal_of_a_host_sends_only_that_host() {
     play_apart(&format!(
         "{BEGUN}
          set vhds 80=a:2,b:1
@@ -81,9 +83,9 @@ fn an_edit_is_one_host_and_so_is_one_that_comes_or_goes() {
     ));
 }
 
-/// Nobody asks for the hosts of a route that is asked for later.
+/// Envoy does not request the hosts of a route that it subscribes to later.
 #[test]
-fn hosts_of_a_later_route_follow_it_and_go_with_it() {
+fn hosts_of_a_later_route_are_sent_and_removed_with_it() {
     play_apart(&format!(
         "{BEGUN}
          {AND_ANOTHER}
@@ -98,7 +100,7 @@ fn hosts_of_a_later_route_follow_it_and_go_with_it() {
 }
 
 #[test]
-fn a_route_without_hosts_is_answered_as_well() {
+fn route_without_hosts_receives_a_response() {
     play_apart(
         "has rds 80=r
          ask rds 80
@@ -116,7 +118,7 @@ fn a_route_without_hosts_is_answered_as_well() {
 }
 
 #[test]
-fn who_comes_back_is_sent_what_differs_from_its_list() {
+fn reconnected_client_receives_only_differences_from_its_list() {
     play_apart(
         "has rds 80=r 81=r
          has vhds 80=a:1,b:1 81=x:1
@@ -135,9 +137,10 @@ fn who_comes_back_is_sent_what_differs_from_its_list() {
     );
 }
 
-/// Envoy lists for ever what it was once sent, also where it has taken up a route anew that it had let go.
+/// Envoy lists every host that it was ever sent, even if it has unsubscribed from the route and
+/// subscribed to it again.
 #[test]
-fn hosts_of_a_route_that_it_does_not_hold_are_not_believed() {
+fn listed_hosts_of_a_route_that_the_client_lacks_are_removed() {
     play_apart(
         "has rds 80=r
          has vhds 80=a:1
@@ -151,7 +154,7 @@ fn hosts_of_a_route_that_it_does_not_hold_are_not_believed() {
 }
 
 #[test]
-fn what_was_refused_comes_again_with_the_next_change() {
+fn rejected_host_is_sent_again_with_the_next_change() {
     play_apart(&format!(
         "{BEGUN}
          set vhds 80=a:bad,b:2
@@ -176,9 +179,9 @@ fn what_was_refused_comes_again_with_the_next_change() {
     ));
 }
 
-/// Nobody knows what it holds meanwhile.
+/// The client's state is unknown until it answers.
 #[test]
-fn a_route_waits_until_its_last_response_is_answered_and_no_other_does() {
+fn unanswered_response_delays_only_its_own_route() {
     play_apart(&format!(
         "{BEGUN}
          {AND_ANOTHER}
@@ -193,7 +196,7 @@ fn a_route_waits_until_its_last_response_is_answered_and_no_other_does() {
 }
 
 #[test]
-fn hosts_come_after_what_they_lead_to_and_that_goes_after_them() {
+fn hosts_are_sent_after_their_clusters_and_removed_before_them() {
     play_apart(
         "has cds a=1
          has eds a=1 b=1
@@ -230,9 +233,9 @@ fn hosts_come_after_what_they_lead_to_and_that_goes_after_them() {
     );
 }
 
-/// Who has not asked to have them apart is told, as ever, that there is nothing of such a type.
+/// A client that has not opted in is answered like a request for an unserved type.
 #[test]
-fn nobody_else_is_served_them() {
+fn clients_that_did_not_opt_in_receive_no_hosts() {
     let url = ResourceType::VirtualHost.url();
     for (form, gone) in [(ProtocolForm::Delta, " -80/a"), (ProtocolForm::Sotw, "")] {
         let script = format!("ask rds 80\n-> rds #1 80=\nask {url} 80/a\n-> {url} #2{gone}");
@@ -240,9 +243,9 @@ fn nobody_else_is_served_them() {
     }
 }
 
-/// Who looks at what a client holds sees the route as ever.
+/// [`Session::held`] reports whole routes even if hosts are sent individually.
 #[test]
-fn what_is_held_is_the_whole_route() {
+fn held_resource_is_the_whole_route() {
     let mut stage = Stage::new(ProtocolForm::Delta);
     stage.session.serve_virtual_hosts();
     stage.source.set(ResourceType::Route, "80", "r");
@@ -259,19 +262,19 @@ fn what_is_held_is_the_whole_route() {
     );
 }
 
-/// A model of an Envoy that takes hosts one by one.
+/// A model of an Envoy that receives hosts individually.
 #[derive(Default)]
 struct HostClient {
-    /// Routes that it has, each with its hosts.
+    /// The routes that it holds, each with its hosts.
     routes: BTreeMap<String, BTreeMap<String, String>>,
     wanted: BTreeSet<String>,
-    /// What it lists when it comes back: it forgets nothing that isn't taken back.
+    /// The hosts that it lists when it reconnects. It keeps each host until the host is removed.
     listed: BTreeMap<String, String>,
     responses: VecDeque<Response>,
 }
 
 #[test]
-fn a_random_client_ends_with_the_hosts_that_its_routes_have() {
+fn random_client_ends_with_the_hosts_of_its_routes() {
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut stage = Stage::new(ProtocolForm::Delta);
@@ -337,7 +340,7 @@ fn a_random_client_ends_with_the_hosts_that_its_routes_have() {
                 stage.request(url, "", &[], &[], &listed, None).expect("fine");
             }
         }
-        // At last nothing is bad any more.
+        // At the end, no host is invalid.
         for name in ["80", "81", "82"] {
             let hosts = [("a".to_owned(), "1".to_owned()), ("z".to_owned(), format!("of{seed}"))];
             stage.source.hosts.insert(name.into(), hosts.into());
@@ -370,7 +373,7 @@ fn a_random_client_ends_with_the_hosts_that_its_routes_have() {
 }
 
 impl HostClient {
-    /// Takes a response as Envoy does: of a route all or nothing.
+    /// Handles a response as Envoy does: it accepts or rejects all hosts of a route together.
     fn read(&mut self, response: &Response, stage: &mut Stage) {
         let mut error = None;
         match response.kind {

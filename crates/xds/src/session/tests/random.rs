@@ -1,15 +1,15 @@
-//! Random clients of both forms against a random source: see [`run`].
+//! Random clients of both protocol forms against a random source: see [`run`].
 
 use std::collections::VecDeque;
 
 use super::*;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// A body that begins so is refused by every client.
+/// The prefix of a body that every client rejects.
 const BAD: &str = "bad";
 
 #[test]
-fn both_forms_end_at_what_the_source_says() {
+fn both_forms_end_with_the_resources_of_the_source() {
     for seed in 0..400 {
         if let Err((problem, log)) = run(seed) {
             panic!("seed {seed}: {problem}\n{}", log.join("\n"));
@@ -17,8 +17,9 @@ fn both_forms_end_at_what_the_source_says() {
     }
 }
 
-/// One client of each form, who follow references, refuse, dawdle and reconnect while the source
-/// changes; then all comes to rest, and both must hold exactly what the source says.
+/// Runs one client of each form. The clients follow references, reject, delay and reconnect while
+/// the source changes. Then the changes stop, and both clients must hold exactly the resources of
+/// the source.
 fn run(seed: u64) -> Result<(), (String, Vec<String>)> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut log = Vec::new();
@@ -46,7 +47,7 @@ fn run(seed: u64) -> Result<(), (String, Vec<String>)> {
     Ok(())
 }
 
-/// Changes one thing; returns what the streams hear of it.
+/// Changes one resource. Returns the change that the streams are notified of.
 fn change(source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) -> Dirty {
     let kind = ResourceType::ALL[random.random_range(0..ResourceType::ALL.len())];
     let short = NAMES[random.random_range(0..NAMES.len())];
@@ -77,25 +78,25 @@ fn change(source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) -> Di
     }
 }
 
-/// A request, before it is put into a form.
+/// A request, before it is converted to a protocol form.
 #[derive(Debug)]
 struct Ask {
     kind: ResourceType,
     nonce: String,
     error: Option<String>,
-    /// SotW: all that is watched.
+    /// SotW: all names that are subscribed to.
     names: BTreeSet<Arc<str>>,
     subscribe: BTreeSet<Arc<str>>,
     unsubscribe: BTreeSet<Arc<str>>,
     listed: BTreeMap<Arc<str>, Version>,
 }
 
-/// What a client knows of one type.
+/// The state of a client for one type.
 #[derive(Debug, Default)]
 struct View {
     held: BTreeMap<Arc<str>, Arc<Resource>>,
     names: BTreeSet<Arc<str>>,
-    /// Whether it was asked for on this stream.
+    /// Whether the type was requested on this stream.
     asked: bool,
     /// SotW: the nonce of the last response that was answered.
     answered: String,
@@ -103,7 +104,7 @@ struct View {
     answers: VecDeque<(String, Option<String>)>,
 }
 
-/// A model of Envoy, with the stream to it and the stream's session.
+/// A model of Envoy, with its stream and the session of the stream.
 struct Client {
     form: ProtocolForm,
     limit: usize,
@@ -114,10 +115,10 @@ struct Client {
     views: BTreeMap<ResourceType, View>,
     /// Upstream clusters that wait for an assignment.
     warming: BTreeSet<Arc<str>>,
-    /// Those that did when the stream began.
+    /// Upstream clusters that waited for an assignment when the stream began.
     warming_before: BTreeSet<Arc<str>>,
     first: bool,
-    /// It stands still while anything changes, so that no answer is late.
+    /// The current time. It does not advance while the source changes, so that no answer is late.
     now: SystemTime,
 }
 
@@ -138,7 +139,8 @@ impl Client {
         }
     }
 
-    /// As `push::interest` does: hosts that nobody watches at the time are not marked.
+    /// Marks changes as `push::interest` does: assignments that the client does not subscribe to at
+    /// this time are not marked.
     fn hear(&mut self, dirty: &Dirty) {
         self.dirty.everything |= dirty.everything;
         self.dirty.lists.add(dirty.lists);
@@ -147,7 +149,7 @@ impl Client {
         self.dirty.endpoints.extend(dirty.endpoints.iter().filter(is_watched).cloned());
     }
 
-    /// Does one thing, if it can be done.
+    /// Performs one random step, if it is possible.
     fn act(&mut self, source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) {
         let kind = ResourceType::ALL[random.random_range(0..ResourceType::ALL.len())];
         match random.random_range(0..40) {
@@ -161,7 +163,7 @@ impl Client {
         }
     }
 
-    /// Does everything until nothing is left to do.
+    /// Performs steps until none is left.
     fn settle(&mut self, source: &mut Source, log: &mut Vec<String>) -> Result<(), String> {
         for kind in ResourceType::ALL.into_iter().filter(|kind| kind.is_wildcard()) {
             if !self.view(kind).asked {
@@ -196,7 +198,7 @@ impl Client {
             let held: BTreeMap<_, _> = held.into_iter().collect();
             let should =
                 expected.clone().into_iter().map(|(name, one)| (name, HeldVersion::Sent(one)));
-            // A reconnected client's own word is enough where it is right.
+            // For a reconnected client, a correctly listed version is as good as a sent one.
             let believes = |(name, held): (Arc<str>, HeldVersion)| match held {
                 HeldVersion::Listed(version) => {
                     let right = expected.get(&name).filter(|one| Some(one.version) == version);
@@ -229,7 +231,7 @@ impl Client {
         self.views.entry(kind).or_default()
     }
 
-    /// The stream breaks, with all that is on the way.
+    /// Ends the stream and drops all messages in transit.
     fn reconnect(&mut self, random: &mut StdRng, log: &mut Vec<String>) {
         log.push(format!("{:?}: reconnects", self.form));
         let asked: Vec<_> = self.views.iter().filter(|(_, view)| view.asked).collect();
@@ -257,11 +259,12 @@ impl Client {
             return;
         }
         view.asked = true;
-        // As Envoy does: the last assignment is listed even while a changed cluster waits for the next.
+        // As in Envoy, the last assignment is listed even while a changed cluster waits for the
+        // next one.
         let listed = view.held.values().map(|one| (Arc::clone(&one.name), one.version)).collect();
         let listed: BTreeMap<Arc<str>, Version> = listed;
         let names = view.names.clone();
-        // Some clients do not subscribe anew to what they list.
+        // Some clients do not subscribe again to the names that they list.
         let mut subscribe = names.clone();
         if names.len() % 2 == 1 {
             subscribe.retain(|name| !listed.contains_key(name));
@@ -283,7 +286,7 @@ impl Client {
         self.requests.push_back(ask);
     }
 
-    /// Sends the next answer of a type. SotW: it carries the names of now.
+    /// Sends the next answer of a type. SotW: it contains the current names.
     fn answer(&mut self, kind: ResourceType, log: &mut Vec<String>) {
         let view = self.view(kind);
         let Some((nonce, error)) = view.answers.pop_front() else { return };
@@ -300,12 +303,12 @@ impl Client {
         self.request(ask, log);
     }
 
-    /// The stream takes what changed.
+    /// Passes the marked changes to the session.
     fn hear_out(&mut self) {
         self.session.on_change(&std::mem::take(&mut self.dirty));
     }
 
-    /// The session takes a request.
+    /// Passes a request to the session.
     fn serve_one(&mut self, source: &mut Source, log: &mut Vec<String>) {
         let Some(ask) = self.requests.pop_front() else { return };
         log.push(format!("{:?}: served {}", self.form, ask.kind.short()));
@@ -346,7 +349,7 @@ impl Client {
         handled.expect("a request within the protocol");
     }
 
-    /// The session sends a response.
+    /// Sends a response of the session.
     fn send_one(&mut self, source: &mut Source, log: &mut Vec<String>) {
         if let Some(response) = self.session.next_response(source, self.limit, self.now) {
             check_bytes(&response, &response.to_bytes());
@@ -356,7 +359,7 @@ impl Client {
         }
     }
 
-    /// The client takes a response: what it refuses it leaves as it was.
+    /// Handles a response in the client, which keeps the previous version of a rejected resource.
     fn read_one(&mut self, log: &mut Vec<String>) {
         let Some(response) = self.responses.pop_front() else { return };
         log.push(format!("{:?}: reads #{}", self.form, response.nonce));
@@ -397,8 +400,9 @@ impl Client {
         self.follow(kind, log);
     }
 
-    /// Listeners and routes come when no upstream cluster waits for its assignment, and clusters go when what led
-    /// to them was answered.
+    /// Checks that listeners and routes arrive only when no upstream cluster waits for its
+    /// assignment, and that clusters are removed only after the resources that referred to them
+    /// were answered.
     fn check_order(&self, kind: ResourceType, removes: bool, log: &[String]) {
         let is_late = self.now > SystemTime::UNIX_EPOCH;
         let leads = |kind| matches!(kind, ResourceType::Listener | ResourceType::Route);
@@ -413,7 +417,7 @@ impl Client {
         }
     }
 
-    /// Asks for what the resources of `kind` refer to.
+    /// Subscribes to the names that the resources of `kind` refer to.
     fn follow(&mut self, kind: ResourceType, log: &mut Vec<String>) {
         let held = &self.view(kind).held;
         let (kind, names): (_, BTreeSet<Arc<str>>) = match kind {
