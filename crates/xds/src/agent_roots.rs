@@ -1,8 +1,10 @@
-//! The roots that an agent is told of on its proxy's stream, as `istio.mesh.v1alpha1.ProxyConfig` (PCDS).
+//! Trust roots that the agent of a proxy receives on the proxy's stream, as
+//! `istio.mesh.v1alpha1.ProxyConfig` (PCDS).
 //!
-//! An agent that asks takes silence for "what you have is all", and never answers an empty response. So it is sent
-//! something only when there is more than it can have, and again whenever the roots change. Pure; who asks and what the
-//! roots are comes from the stream.
+//! An agent that requests the roots interprets silence as "my roots are complete", and never
+//! answers an empty response. Therefore a response is sent only if there are more roots than the
+//! agent can have, and again whenever the roots change. Pure: the stream passes in requests and
+//! roots.
 
 use std::sync::Arc;
 
@@ -14,59 +16,64 @@ use super::request::AdsRequest;
 use super::unknown_types::{PROXY_CONFIG, SideResource, SideResponse};
 use strait_model::RootBundle;
 
-/// What of the message is ours to say.
+/// The fields of the message that this server sets.
 #[derive(Clone, PartialEq, Message)]
 struct AgentConfig {
     #[prost(string, repeated, tag = "34")]
     ca_certificates_pem: Vec<String>,
 }
 
-/// What one stream's agent was told of the roots.
+/// The state of the trust roots for the agent of one stream.
 #[derive(Debug, Default)]
 pub(super) struct AgentRoots {
     has_asked: bool,
-    /// What it was told last, or has by its certificate.
+    /// The roots that were sent last, or that the agent has from its certificate chain.
     told: Option<Arc<RootBundle>>,
     is_due: bool,
-    /// Of a response that it has not answered.
+    /// The nonce of the unanswered response.
     nonce: Option<u64>,
 }
 
 impl AgentRoots {
-    /// Takes a request for them.
+    /// Handles a request for the roots.
     pub(super) fn on_request(&mut self, request: &AdsRequest<'_>) -> Handled {
         let answered = u64::from_str_radix(request.nonce, 16).ok();
         let is_answer = self.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
         self.has_asked = true;
-        // What an agent refuses of roots says nothing of what its proxy makes of the mesh.
+        // A rejection counts as a plain answer: it does not affect whether the proxy accepts its
+        // configuration.
         if is_answer { Handled::Answer } else { Handled::Request }
     }
 
-    /// Whether it has asked and nothing was found out for it yet.
+    /// Returns whether the agent has requested the roots and [`Self::offer`] has not been called
+    /// yet.
     pub(super) fn waits(&self) -> bool {
         self.has_asked && self.told.is_none()
     }
 
-    /// Notes what the roots are. They are sent if they differ from what it was told before; the first time, if they are
-    /// `news`.
+    /// Records the current roots.
+    ///
+    /// They are sent if they differ from the roots of the previous call. On the first call, they
+    /// are sent if `news` is true.
     pub(super) fn offer(&mut self, bundle: &Arc<RootBundle>, news: bool) {
         let differs = self.told.as_ref().map(|told| told.pem != bundle.pem);
         self.is_due |= differs.unwrap_or(news);
         self.told = Some(Arc::clone(bundle));
     }
 
-    /// Whether the agent has acknowledged these roots, or has them by its certificate; `None` where it never asked for any.
+    /// Returns whether the agent has acknowledged these roots or has them from its certificate
+    /// chain, or `None` if it never requested roots.
     pub(super) fn has(&self, bundle: &RootBundle) -> Option<bool> {
         let told = self.told.as_ref().is_some_and(|told| told.pem == bundle.pem);
         self.has_asked.then_some(told && !self.is_due && self.nonce.is_none())
     }
 
-    /// Whether something is to be sent.
+    /// Returns whether a response is due.
     pub(super) fn is_due(&self) -> bool {
         self.is_due
     }
 
-    /// The response to be sent, under a nonce.
+    /// Returns the response that is due, with the given nonce.
     pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
         let bundle = self.told.as_ref().filter(|_| self.is_due)?;
         self.is_due = false;
@@ -94,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_told_what_it_can_not_have_yet_and_each_change() {
+    fn agent_receives_roots_it_cannot_have_yet_and_each_change() {
         let mut roots = AgentRoots::default();
         assert!(!roots.waits());
         assert_eq!(roots.has(&bundle("a")), None, "it never asked");

@@ -1,4 +1,5 @@
-//! What was sent of one type and is to be answered, and how far the client has followed.
+//! Responses of one type that the client has not answered yet, and the versions that it has
+//! acknowledged or rejected.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -6,28 +7,30 @@ use std::time::SystemTime;
 
 use super::resource::Version;
 
-/// Responses whose answer is awaited; older ones are forgotten, so that a client which never answers
-/// costs a bounded amount.
+/// The maximum number of unanswered responses that are recorded. Older ones are dropped, so that a
+/// client that never answers uses bounded memory.
 const OUTSTANDING_MAX: usize = 256;
-/// The longest error text of a client that is kept, in characters.
+/// The maximum length of a client's error text that is stored, in characters.
 const ERROR_LENGTH_MAX: usize = 2048;
-/// How much of an error text is searched for names, in bytes: a request may be megabytes, and is
-/// searched for each resource of a response. Envoy puts the names first, then what is wrong.
+/// The length of the prefix of an error text that is searched for resource names, in bytes. A
+/// request may be megabytes long, and its error is searched once for each resource of the response.
+/// Envoy puts the names first, followed by the problem.
 const ERROR_SEARCH_MAX: usize = 16 << 10;
 
-/// A response that the client refused, until it accepts later ones for the same resources.
+/// A rejection (NACK). It lasts until the client accepts later responses for the same resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nack {
-    /// The client's text, without control characters and cut to a bounded length.
+    /// The client's error text, without control characters and cut to a bounded length.
     pub error: String,
-    /// The resources that its text names, or that were alone in their response.
+    /// Resources that the error text names, or that were alone in their response.
     pub resources: BTreeSet<Arc<str>>,
-    /// Those of responses of whose resources the text names none: one of them is at fault, and it is unknown which.
+    /// Resources of rejected responses whose error text names no resource. At least one resource of
+    /// each such response is at fault, but it is unknown which.
     pub suspects: BTreeSet<Arc<str>>,
 }
 
 impl Nack {
-    /// Forgets a resource that the client has accepted, or doesn't hold any more.
+    /// Removes a resource that the client has accepted or no longer holds.
     fn forget(&mut self, name: &str) {
         self.resources.remove(name);
         self.suspects.remove(name);
@@ -38,30 +41,32 @@ impl Nack {
     }
 }
 
-/// How far a client has followed. A version here is a digest of all the client holds of the type.
+/// The last versions that were sent to a client and acknowledged by it, for one type.
+///
+/// A version here is a digest of all resources of the type that the client holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The last one sent.
+    /// The version of the last response that was sent.
     pub sent: Option<Version>,
-    /// The last one accepted.
+    /// The version of the last response that was accepted.
     pub acked: Option<Version>,
-    /// When something was last sent.
+    /// The time at which the last response was sent.
     pub last_sent: Option<SystemTime>,
-    /// When something was last accepted.
+    /// The time at which the last response was accepted.
     pub last_acked: Option<SystemTime>,
-    /// What is refused at present.
+    /// The current rejection.
     pub nack: Option<Nack>,
 }
 
-/// What a client did with what it was last sent, the worst last.
+/// A proxy's reaction to the last responses. A later variant is worse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProxyStanding {
-    /// It has accepted it, or was sent nothing.
+    /// The proxy has accepted the last response, or was sent nothing.
     #[default]
     InSync,
-    /// It has not answered yet.
+    /// The proxy has not answered yet.
     Waits,
-    /// It has refused it, and keeps what it had before.
+    /// The proxy has rejected the last response and keeps its previous configuration.
     Refuses,
 }
 
@@ -77,7 +82,7 @@ impl ProxyStanding {
     }
 }
 
-/// Responses of one type, until they are answered, and what came of those before.
+/// Unanswered responses of one type, and the client's progress so far.
 #[derive(Debug, Default)]
 pub(super) struct PendingResponses {
     outstanding: VecDeque<Outstanding>,
@@ -88,11 +93,11 @@ pub(super) struct PendingResponses {
 struct Outstanding {
     nonce: u64,
     state: Version,
-    /// Their names alone: a client that never answers must not keep old bytes.
+    /// Only the names are stored: a client that never answers must not keep old bytes in memory.
     names: SentNames,
 }
 
-/// The names in a response: in pieces, and one by one.
+/// The names in a response, divided into shared list pieces and remaining names.
 #[derive(Debug)]
 pub(super) struct SentNames {
     pub(super) pieces: Vec<Arc<[Arc<str>]>>,
@@ -106,12 +111,13 @@ impl SentNames {
 }
 
 impl PendingResponses {
-    /// How far the client has followed.
+    /// Returns the last versions that were sent and acknowledged.
     pub(super) fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Records a response; with it the client holds `state`.
+    /// Records a response. `state` is the digest of all resources that the client holds after
+    /// accepting it.
     pub(super) fn sent(&mut self, nonce: u64, state: Version, names: SentNames, now: SystemTime) {
         if self.outstanding.len() == OUTSTANDING_MAX {
             self.outstanding.pop_front();
@@ -121,18 +127,19 @@ impl PendingResponses {
         self.progress.last_sent = Some(now);
     }
 
-    /// Whether the answer to a response up to that nonce is awaited: they come in order.
+    /// Returns whether a response with this nonce or an earlier one is unanswered. Clients answer
+    /// in order.
     pub(super) fn awaits(&self, nonce: u64) -> bool {
         self.outstanding.front().is_some_and(|sent| sent.nonce <= nonce)
     }
 
-    /// Believes the client that it holds `state`, from before this stream.
+    /// Records that the client states that it already held `state` when the stream began.
     pub(super) fn listed(&mut self, state: Version) {
         self.progress.sent = Some(state);
         self.progress.acked = Some(state);
     }
 
-    /// Forgets that a resource was refused: the client doesn't hold it any more.
+    /// Removes a resource from the current rejection, because the client no longer holds it.
     pub(super) fn forget(&mut self, name: &str) {
         if let Some(nack) = &mut self.progress.nack {
             nack.forget(name);
@@ -140,16 +147,19 @@ impl PendingResponses {
         self.progress.nack.take_if(|nack| nack.is_over());
     }
 
-    /// Takes the client's answer to a response, a refusal if there is an `error`. Returns whether an
-    /// answer to that nonce was awaited; if not, it says nothing (xDS protocol, "stale nonce").
+    /// Records the client's answer to a response. With an `error`, it is a rejection.
     ///
-    /// Nothing is sent because of a refusal: the client keeps the last good version, and hears again
-    /// when the resource changes. Sending it at once would only go round in circles.
+    /// Returns whether a response with that nonce was unanswered. If not, the nonce is stale and
+    /// has no effect (xDS protocol, "stale nonce").
+    ///
+    /// A rejection triggers no response. The client keeps its last valid version and receives the
+    /// resource again when it changes. If the resource were sent again at once, the client would
+    /// reject it again, without end.
     pub(super) fn answer(&mut self, nonce: u64, error: Option<&str>, now: SystemTime) -> bool {
         let Some(position) = self.outstanding.iter().position(|sent| sent.nonce == nonce) else {
             return false;
         };
-        // A client answers in order: what it passed over it will not answer any more.
+        // A client answers in order: it will not answer the responses that it skipped.
         let Some(answered) = self.outstanding.drain(..=position).next_back() else { return false };
         let progress = &mut self.progress;
         let of_response = || answered.names.iter();
@@ -171,7 +181,7 @@ impl PendingResponses {
                 match named.next() {
                     None => nack.suspects.extend(of_response().cloned()),
                     Some(first) => {
-                        // Whoever names some has nothing against the others.
+                        // An error that names some resources means that the others were accepted.
                         of_response().for_each(|name| nack.forget(name));
                         nack.resources.extend(std::iter::once(first).chain(named).cloned());
                     }
@@ -183,13 +193,13 @@ impl PendingResponses {
     }
 }
 
-/// Whether `text` names `name`, and not only something that it is a part of.
+/// Returns whether `text` contains `name` as a whole name, not as a part of a longer one.
 fn mentions(text: &str, name: &str) -> bool {
     let inside = |c: char| c.is_ascii_alphanumeric() || "|_-*".contains(c);
     !name.is_empty()
         && text.match_indices(name).any(|(at, _)| {
             let (before, after) = (&text[..at], &text[at + name.len()..]);
-            // A stop ends a sentence unless a name goes on behind it.
+            // A dot ends a sentence, unless the name continues after it.
             let rest = after.strip_prefix('.').unwrap_or(after);
             !before.ends_with(|c| inside(c) || c == '.')
                 && !after.starts_with(inside)
@@ -197,12 +207,12 @@ fn mentions(text: &str, name: &str) -> bool {
         })
 }
 
-/// At most the first `bytes` of a text.
+/// Returns at most the first `bytes` bytes of a text, cut at a character boundary.
 fn beginning(text: &str, bytes: usize) -> &str {
     (0..=bytes.min(text.len())).rev().find_map(|end| text.get(..end)).unwrap_or_default()
 }
 
-/// A client's text, safe to show and log.
+/// Makes a client's text safe to display and log.
 fn printable(text: &str) -> String {
     let visible = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().take(ERROR_LENGTH_MAX).map(visible).collect()
@@ -213,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_names_whole_names_only() {
+    fn error_names_a_resource_only_by_its_whole_name() {
         for (text, names_it) in [
             ("Error adding/updating cluster(s) outbound|80||a.b: no such thing", true),
             ("bad outbound|80||a.b.", true),
@@ -229,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_text_is_cut_and_cleaned() {
+    fn client_text_is_truncated_and_control_characters_are_replaced() {
         assert_eq!(printable("a\u{1b}[31m\nb"), "a [31m b");
         assert_eq!(printable(&"ü".repeat(10_000)).chars().count(), ERROR_LENGTH_MAX);
     }

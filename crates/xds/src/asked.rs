@@ -1,72 +1,72 @@
-//! What a request may ask for, and what becomes of it.
+//! Limits of requests, and the outcome of handling one.
 
-/// The most types of which there is nothing that a stream may ask for: Envoy knows some ten.
+/// The maximum number of unserved types that a stream may request. Envoy knows about ten.
 pub(super) const TYPES_MAX: usize = 32;
 
-/// Subscribes to everything of a wildcard type.
+/// The name that subscribes to all resources of a wildcard type.
 pub(super) const EVERYTHING: &str = "*";
 
-/// Takes the wildcard out of a list of names; returns whether it was in it.
+/// Removes the wildcard from a list of names. Returns whether the list contained it.
 pub(super) fn take_everything(names: &mut Vec<&str>) -> bool {
     let before = names.len();
     names.retain(|name| *name != EVERYTHING);
     names.len() < before
 }
 
-/// The most names a client may watch of one type.
+/// The maximum number of names of one type that a client may subscribe to.
 pub const NAMES_MAX: usize = 100_000;
 
-/// The longest name a client may watch, in bytes.
+/// The maximum length of a name that a client may subscribe to, in bytes.
 pub const NAME_LENGTH_MAX: usize = 512;
 
-/// What became of a request.
+/// The kind of a request that was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// It answered a response whose answer was awaited, whatever else it requested.
+    /// The request acknowledged an unanswered response. It may also have changed the subscription.
     Answer,
-    /// The same, and it was a refusal.
+    /// The request rejected an unanswered response. It may also have changed the subscription.
     Refusal,
-    /// It came by itself.
+    /// The request did not answer a response.
     Request,
 }
 
 /// A request that ends the stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The first request doesn't say who sends it.
+    /// The first request does not contain the node.
     #[error("STR0502: the first request on a stream must carry the node")]
     NoNode,
-    /// A later request comes from somebody else.
+    /// A later request contains a different node ID.
     #[error("STR0502: the node of a stream can't change, from {was:?} to {now:?}")]
     NodeChanged {
-        /// Who opened the stream.
+        /// The node ID of the first request.
         was: String,
-        /// Who sends now.
+        /// The node ID of the later request.
         now: String,
     },
-    /// A request without a type.
+    /// The request has no type.
     #[error("STR0502: a request must name a resource type")]
     NoType,
-    /// More than 32 types of which there is nothing here.
+    /// The stream requested more than 32 unserved types.
     #[error(
         "STR0502: a stream may ask for {TYPES_MAX} types that are not served here, and no more"
     )]
     TooManyTypes,
-    /// A type of a longer name than [`NAME_LENGTH_MAX`] bytes.
+    /// The type URL is longer than [`NAME_LENGTH_MAX`] bytes.
     #[error("STR0502: the name of a resource type is {0} bytes long, more than {NAME_LENGTH_MAX}")]
     TypeTooLong(usize),
-    /// More than [`NAMES_MAX`] names.
+    /// The client subscribed to more than [`NAMES_MAX`] names.
     #[error("STR0502: {0} names of one type are more than the {NAMES_MAX} a stream may watch")]
     TooManyNames(usize),
-    /// Names of more secrets than are even told that they are too many.
+    /// The client subscribed to more secrets than are served or reported as surplus.
     #[error("STR0502: more than {0} names of secrets")]
     TooManySecrets(usize),
-    /// A name of more than [`NAME_LENGTH_MAX`] bytes.
+    /// A name is longer than [`NAME_LENGTH_MAX`] bytes.
     #[error("STR0502: a resource name of {0} bytes is longer than {NAME_LENGTH_MAX}")]
     NameTooLong(usize),
 }
 
-/// Refuses more names, or longer ones, than a stream may watch.
+/// Checks the limits on the number and length of the names that a stream subscribes to.
 pub(super) fn check_names<'a>(
     names: impl IntoIterator<Item = &'a &'a str>,
     watched_already: usize,

@@ -1,8 +1,9 @@
-//! The bytes of a resource: in one piece, or in runs that other resources have as well.
+//! The encoded bytes of a resource: a single buffer, or shared runs of bytes with edits.
 //!
-//! A long resource, such as a route configuration of a thousand virtual hosts, is nearly the same in every
-//! namespace and before and after a change. It is kept as runs of bytes that all versions of it share, and edits:
-//! what stands in this one instead of some bytes of the runs. Neither keeping nor sending it copies what is shared.
+//! A long resource, such as a route configuration with a thousand virtual hosts, is almost equal in
+//! every namespace and before and after a change. It is stored as runs of bytes that all its
+//! variants share, and as edits that replace some bytes of the runs in one variant. Neither storing
+//! nor sending it copies the shared bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,7 +13,7 @@ use bytes::Bytes;
 
 use strait_http2::Rope;
 
-/// Encoded bytes. A clone shares them.
+/// The encoded bytes of a resource. Clones share them.
 #[derive(Clone)]
 pub struct ResourceBody(BodyContent);
 
@@ -25,32 +26,33 @@ enum BodyContent {
 /// Runs of bytes with edits.
 struct Edited {
     runs: Arc<[Bytes]>,
-    /// Sorted by place; none reaches into the next.
+    /// The edits, sorted by position. They do not overlap.
     edits: Box<[Edit]>,
-    /// What the edits put in, one after the other.
+    /// The inserted bytes of all edits, concatenated.
     text: Box<[u8]>,
     length: usize,
 }
 
-/// Puts bytes in the place of others.
+/// An edit that replaces bytes of a body's runs by other bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edit {
-    /// Where, counted in bytes of all runs together.
+    /// The position, in bytes from the start of the concatenated runs.
     pub at: u32,
-    /// How many bytes of the runs it drops.
+    /// The number of bytes of the runs that are removed.
     pub drops: u32,
-    /// How many it puts there.
+    /// The number of bytes that are inserted.
     pub puts: u32,
 }
 
-/// A part of a body that is in one piece.
+/// A contiguous part of a body.
 enum BodyPart<'a> {
     Run(&'a Bytes, Range<usize>),
     Text(&'a [u8]),
 }
 
 impl ResourceBody {
-    /// The runs one after the other, with edits, which put in the bytes of `text` one after the other.
+    /// Creates a body from concatenated runs and edits. `text` contains the inserted bytes of all
+    /// edits, concatenated in order.
     pub fn edited(runs: Arc<[Bytes]>, edits: Vec<Edit>, text: Vec<u8>) -> Self {
         let dropped: usize = edits.iter().map(|edit| edit.drops as usize).sum();
         let length = runs.iter().map(Bytes::len).sum::<usize>() + text.len() - dropped;
@@ -58,7 +60,7 @@ impl ResourceBody {
         Self(BodyContent::Edited(Arc::new(Edited { runs, edits, text, length })))
     }
 
-    /// How many bytes there are.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         match &self.0 {
             BodyContent::Whole(bytes) => bytes.len(),
@@ -66,12 +68,12 @@ impl ResourceBody {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether the body has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them in one piece, copied unless they are.
+    /// Returns the bytes in a single buffer. They are copied unless they are already in one.
     pub fn to_bytes(&self) -> Bytes {
         if let BodyContent::Whole(bytes) = &self.0 {
             return bytes.clone();
@@ -81,7 +83,7 @@ impl ResourceBody {
         whole.into()
     }
 
-    /// Writes them without a copy of what is shared.
+    /// Writes the bytes without copying shared runs.
     pub(super) fn put(&self, out: &mut Rope) {
         self.for_each(|part| match part {
             BodyPart::Run(run, range) => out.put_part(run, range),
@@ -89,7 +91,7 @@ impl ResourceBody {
         });
     }
 
-    /// Its runs, each with the edits in it. No edit may reach from one run into the next.
+    /// Returns the runs, each with its edits. No edit may extend from one run into the next.
     pub(super) fn segments(&self) -> Vec<BodySegment<'_>> {
         let edited = match &self.0 {
             BodyContent::Whole(run) => {
@@ -143,29 +145,30 @@ impl BodyPart<'_> {
     }
 }
 
-/// One run of a body with the edits that lie in it, where none reaches from one run into the next.
+/// One run of a body with its edits. No edit extends from one run into the next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BodySegment<'a> {
     run: &'a Bytes,
-    /// The place of the run among the bytes of all.
+    /// The position of the run in the concatenated runs, in bytes.
     start: usize,
     edits: &'a [Edit],
-    /// What the edits put in.
+    /// The inserted bytes of the edits.
     text: &'a [u8],
 }
 
 impl BodySegment<'_> {
-    /// The place of its run among the bytes of all.
+    /// The position of the run in the concatenated runs, in bytes.
     pub(super) fn start(&self) -> usize {
         self.start
     }
 
-    /// Which memory its run is: where that is another, so may be what is in it.
+    /// The address and length of the run. Runs at different addresses can have different contents.
     pub(super) fn memory(&self) -> (usize, usize) {
         (self.run.as_ptr() as usize, self.run.len())
     }
 
-    /// Whether another is known to be the same without a look at its bytes.
+    /// Returns whether another segment is known to be equal without comparing the bytes of the
+    /// runs.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let place = |one: &Self, edit: &Edit| edit.at as usize - one.start;
         let is_same = |(a, b): (&Edit, &Edit)| {
@@ -177,7 +180,7 @@ impl BodySegment<'_> {
             && self.text == other.text
     }
 
-    /// Its bytes, copied where there are edits.
+    /// Returns the bytes of the segment. They are copied only if there are edits.
     pub(super) fn bytes(&self) -> Bytes {
         if self.edits.is_empty() {
             return self.run.clone();
@@ -196,17 +199,17 @@ impl BodySegment<'_> {
     }
 }
 
-/// Runs, of which the first bytes were taken.
+/// A reader over runs that consumes their bytes from the start.
 struct Runs<'a> {
     rest: &'a [Bytes],
-    /// The place of the first run that is left.
+    /// The position of the first remaining run.
     start: usize,
-    /// The place up to which bytes were taken.
+    /// The position up to which bytes have been consumed.
     taken: usize,
 }
 
 impl<'a> Runs<'a> {
-    /// Takes the bytes before a place, or all.
+    /// Consumes the bytes before a position, or all remaining bytes.
     fn take(&mut self, end: usize, mut to: impl FnMut(BodyPart<'a>)) {
         while let Some((run, rest)) = self.rest.split_first()
             && self.taken < end
@@ -254,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edits_stand_where_they_say_and_the_runs_around_them() {
+    fn edits_are_applied_at_their_positions() {
         let runs: Arc<[Bytes]> = ["", "abc", "", "defg", "h"].map(Bytes::from).into();
         let edit = |at, drops, puts| Edit { at, drops, puts };
         for (edits, text, expected, edits_stay_in_runs) in [

@@ -1,4 +1,4 @@
-//! The incremental form: how a request is read.
+//! Request handling of the incremental form.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,10 @@ use super::session::Session;
 use strait_base::hash::SecretHasher;
 
 impl Session {
-    /// Takes a request of this form. Its names count whatever its nonce: a stale one only says that our
-    /// response and this request crossed on the way.
+    /// Handles a Delta request.
+    ///
+    /// Its names apply whatever its nonce: a stale nonce only means that a response and this
+    /// request crossed on the way.
     pub(super) fn on_delta_request(
         &mut self,
         kind: ResourceType,
@@ -41,7 +43,8 @@ impl Session {
         let everything =
             take_everything(&mut names) || (first && names.is_empty() && !nothing_more);
         if first && !(everything && kind.is_wildcard()) {
-            // What a client lists it goes on to watch, whether it says so once more or not.
+            // The client subscribes to the resources that it lists, even if it does not name them
+            // again.
             dropped.sort_unstable();
             let of_list = listed.iter().map(|(name, _)| *name).filter(|name| *name != EVERYTHING);
             names.extend(of_list.filter(|name| dropped.binary_search(name).is_err()));
@@ -82,7 +85,7 @@ impl Session {
         Ok(handled)
     }
 
-    /// Takes what the client lists of names, sorted.
+    /// Records the versions that the client lists for names. `names` is sorted.
     fn list_named(
         &mut self,
         kind: ResourceType,

@@ -1,9 +1,10 @@
-//! Certificates that are files at the proxy, by the names under which it asks for them on its stream (SDS): the answer says
-//! where they lie, and nothing else. Nobody but the proxy reads them.
+//! Secrets that refer to certificate files at the proxy. The proxy requests them by name on its
+//! stream (SDS). The response contains only the paths of the files; only the proxy reads them.
 //!
-//! To name the files in an upstream cluster itself would do as long as they are there. Where one isn't, Envoy refuses the
-//! cluster and goes on with the one of before, which may be in plain text. A secret that it can't load leaves it with a cluster
-//! that connects nowhere. (docs/decisions/0042-tls-to-services.md)
+//! An upstream cluster could name the files directly, but only while they exist. If a file is
+//! missing, Envoy rejects the cluster and keeps the previous one, which may use plain text. If
+//! Envoy cannot load a secret, the cluster opens no connections.
+//! (docs/decisions/0042-tls-to-services.md)
 
 use std::path::Path;
 
@@ -15,12 +16,12 @@ use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 
 const ROOTS: &str = "file-root:";
 const CERTIFICATE: &str = "file-cert:";
-/// Stands for the roots of the proxy's system.
+/// The name for the trust roots of the proxy's system.
 const SYSTEM: &str = "system";
-/// Where these are, in Envoy's images and in all that are made of Debian.
+/// The path of the system's trust roots in Envoy's images and in all Debian-based images.
 const SYSTEM_FILE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// The name of roots: `file-root:FILE`, or `file-root:FILE~REVOKED`.
+/// Returns the name of a secret with trust roots: `file-root:FILE`, or `file-root:FILE~REVOKED`.
 pub fn roots_name(roots: &RootFiles) -> String {
     let file = roots.file.as_deref().unwrap_or(SYSTEM);
     match &roots.revoked {
@@ -29,18 +30,20 @@ pub fn roots_name(roots: &RootFiles) -> String {
     }
 }
 
-/// The name of a certificate: `file-cert:CERTIFICATE~KEY`, as Istio's agents have it as well.
+/// Returns the name of a secret with a certificate: `file-cert:CERTIFICATE~KEY`. Istio's agents use
+/// the same form.
 pub fn certificate_name(PairFiles { certificate, key }: &PairFiles) -> String {
     format!("{CERTIFICATE}{certificate}~{key}")
 }
 
-/// Whether it is such a name.
+/// Returns whether a name refers to files at the proxy.
 pub(crate) fn is_one(name: &str) -> bool {
     let certificate = name.strip_prefix(CERTIFICATE);
     name.starts_with(ROOTS) || certificate.is_some_and(|files| files.contains('~'))
 }
 
-/// The secret of such a name, encoded; `None` for any other name.
+/// Returns the encoded secret for a name that refers to files at the proxy, or `None` for any other
+/// name.
 pub fn of_name(name: &str) -> Option<Vec<u8>> {
     let kind = if let Some(roots) = name.strip_prefix(ROOTS) {
         let (file, revoked) = match roots.split_once('~') {
@@ -66,7 +69,7 @@ pub fn of_name(name: &str) -> Option<Vec<u8>> {
     Some(tls::Secret { name: name.to_owned(), r#type: Some(kind) }.encode_to_vec())
 }
 
-/// A data source that names a file at the proxy.
+/// Creates a data source that refers to a file at the proxy.
 pub fn file_source(path: &str) -> core::DataSource {
     core::DataSource {
         specifier: Some(core::data_source::Specifier::Filename(path.to_owned())),
@@ -74,7 +77,8 @@ pub fn file_source(path: &str) -> core::DataSource {
     }
 }
 
-/// What is moved into the folder has the files read anew.
+/// Returns the folder of a file as a watched directory. Envoy reads the files again when something
+/// is moved into it.
 fn folder_of(path: &str) -> core::WatchedDirectory {
     let folder = match Path::new(path).parent().and_then(Path::to_str) {
         Some("") => ".",
@@ -88,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_of_a_file_without_one_is_where_the_proxy_runs() {
+    fn path_without_a_folder_is_relative_to_the_proxys_working_directory() {
         for (path, folder) in [("/a/b.pem", "/a"), ("/b.pem", "/"), ("b.pem", "."), ("/", "/")] {
             assert_eq!(folder_of(path).path, folder, "{path}");
         }

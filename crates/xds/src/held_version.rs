@@ -1,20 +1,22 @@
-//! What a client holds under a name.
+//! The version of a resource that a client holds.
 
 use std::sync::Arc;
 
 use super::resource::{Resource, Version};
 
-/// What a client holds under one name.
+/// The version of a resource that a client holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeldVersion {
-    /// It stated so when it connected, with a version of ours, or one we can't read.
+    /// The client stated this version when it connected. `None` if this server did not create the
+    /// version.
     Listed(Option<Version>),
-    /// It was sent this on this stream. (If it rejected it, it holds an older one: see [`Nack`](super::answers::Nack).)
+    /// The resource was sent on this stream. If the client rejected it, it holds an older version:
+    /// see [`Nack`](super::answers::Nack).
     Sent(Arc<Resource>),
 }
 
 impl HeldVersion {
-    /// The version that the client holds, if it is known.
+    /// Returns the version that the client holds, if it is known.
     pub fn version(&self) -> Option<Version> {
         match self {
             Self::Listed(version) => *version,

@@ -1,13 +1,15 @@
 //! The xDS protocol (ADS, Delta and SotW) as pure state machines.
 //!
-//! A [`session::Session`] is the protocol state of one stream: requests go in, and it decides which resources to send next.
-//! `delta` and `sotw` are its two wire forms, `subscription` what a client subscribes to, `order` the order of types,
-//! `response` and `body` the encoded messages, `secrets` SDS over the same stream. Invariants:
+//! A [`session::Session`] is the protocol state of one stream: requests go in, and it decides which
+//! resources to send next. `delta` and `sotw` are its two wire forms, `subscription` the
+//! subscription to one type, `order` the order of types, `response` and `body` the encoded
+//! messages, `secrets` SDS over the same stream. Invariants:
 //!
 //! - No I/O and no clock in the protocol: time and resources are passed in.
 //! - Both forms agree on the final state of a client.
-//! - The version of a resource is the hash of its content, equal on all replicas and after restarts.
-//! - This crate does not know the mesh. [`resource::ResourceSource`] gives it the resources of a proxy.
+//! - The version of a resource is a hash of the content, equal on all replicas and after restarts.
+//! - This crate does not know the mesh. [`resource::ResourceSource`] gives it the resources of a
+//!   proxy.
 
 #![forbid(unsafe_code)]
 

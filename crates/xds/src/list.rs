@@ -1,7 +1,9 @@
-//! A list of resources that many clients hold: found once, and sent in pieces whose bytes all share.
+//! A list of resources that many clients hold. It is built once and sent in pieces whose bytes all
+//! streams share.
 //!
-//! A mesh of a thousand services has a thousand upstream clusters, nearly all of them the same for
-//! every proxy. A client that holds such a list as it is costs its stream a pointer.
+//! A mesh of a thousand services has a thousand upstream clusters, and nearly all of them are equal
+//! for every proxy. A stream whose client holds the whole list unchanged stores only a pointer to
+//! it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,31 +18,33 @@ use super::resource_wire::{delta, sotw};
 use strait_base::hash::SecretHasher;
 use strait_http2::Rope;
 
-/// Resources sorted by name, each name once, cut into pieces for responses.
+/// Resources sorted by name, without duplicate names, divided into pieces for responses.
 #[derive(Debug)]
 pub struct SharedList {
     resources: Arc<[Arc<Resource>]>,
     pieces: Box<[Arc<ListPiece>]>,
-    /// Where each name is, made when first asked for: by clients that come back and list what they hold.
+    /// The index of each name. Built when first needed, which is when clients reconnect and list
+    /// their resources.
     places: OnceLock<HashMap<Arc<str>, usize, SecretHasher>>,
 }
 
-/// A part of a [`SharedList`], as it is sent.
+/// A part of a [`SharedList`] that is sent as a unit.
 #[derive(Debug)]
 pub struct ListPiece {
     kind: ResourceType,
     list: Arc<[Arc<Resource>]>,
-    /// Which of the list.
+    /// The part of the list that this piece contains.
     range: Range<usize>,
     names: Arc<[Arc<str>]>,
     digest: u64,
-    /// Its bytes in each form, made when first sent; of one resource never.
+    /// The encoded bytes in each protocol form, built when first sent. Never built for a piece with
+    /// one resource.
     encoded: [OnceLock<Bytes>; 2],
 }
 
 impl SharedList {
-    /// A list of `kind`, in pieces of about `piece_bytes`. The resources are sorted by name, each
-    /// name once.
+    /// Creates a list of `kind`, divided into pieces of about `piece_bytes` bytes. The resources
+    /// must be sorted by name, without duplicate names.
     pub fn new(
         kind: ResourceType,
         resources: Arc<[Arc<Resource>]>,
@@ -58,12 +62,12 @@ impl SharedList {
         Arc::new(Self { resources, pieces: pieces.into(), places: OnceLock::new() })
     }
 
-    /// What is in it.
+    /// The resources of the list.
     pub fn resources(&self) -> &Arc<[Arc<Resource>]> {
         &self.resources
     }
 
-    /// The place of a name among [`Self::resources`].
+    /// Returns the index of a name in [`Self::resources`].
     pub(super) fn place(&self, name: &str) -> Option<usize> {
         let places = self.places.get_or_init(|| {
             let names = self.resources.iter().map(|one| Arc::clone(&one.name));
@@ -72,12 +76,12 @@ impl SharedList {
         places.get(name).copied()
     }
 
-    /// All of it.
+    /// All pieces of the list.
     pub(super) fn pieces(&self) -> &[Arc<ListPiece>] {
         &self.pieces
     }
 
-    /// What is in its first pieces, `count` of them.
+    /// Returns the resources in the first `count` pieces.
     pub(super) fn beginning(&self, count: usize) -> &[Arc<Resource>] {
         let last = count.checked_sub(1).and_then(|last| self.pieces.get(last));
         let end = last.map_or(0, |piece| piece.range.end);
@@ -107,31 +111,31 @@ impl ListPiece {
         }
     }
 
-    /// What is in it, sorted by name.
+    /// The resources of the piece, sorted by name.
     pub fn resources(&self) -> &[Arc<Resource>] {
         self.list.get(self.range.clone()).unwrap_or_default()
     }
 
-    /// Their names, without their bytes.
+    /// The names of the resources, without their bytes.
     pub(super) fn names(&self) -> &Arc<[Arc<str>]> {
         &self.names
     }
 
-    /// The sum of their [`digest`]s.
+    /// The sum of the resources' [`digest`]s.
     pub(super) fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Writes the fields of a response that hold them.
+    /// Writes the fields of a response that contain the resources.
     pub(super) fn put(&self, form: ProtocolForm, out: &mut Rope) {
         match self.resources() {
-            // Put together for one stream, it is shared as it is.
+            // A single resource is already shared; joining fields would only copy it.
             [one] => self.put_one(one, form, out),
             _ => out.put_shared(self.fields(form)),
         }
     }
 
-    /// The length of what [`Self::put`] writes.
+    /// The number of bytes that [`Self::put`] writes.
     pub(super) fn encoded_len(&self, form: ProtocolForm) -> usize {
         match (self.resources(), form) {
             ([one], ProtocolForm::Delta) => delta::resource_field_len(self.kind, one),
@@ -169,8 +173,11 @@ impl PartialEq for ListPiece {
 
 impl Eq for ListPiece {}
 
-/// What a name with its version adds to the digest of all that a client holds: a sum of these is the
-/// same for the same contents however they were reached.
+/// Returns the contribution of a name and its version to the digest of all resources that a client
+/// holds.
+///
+/// The digest is the sum of these contributions. It is equal for equal contents, regardless of how
+/// they were reached.
 pub(super) fn digest(name: &str, version: Option<Version>) -> u64 {
     xxh3_64_with_seed(name.as_bytes(), version.map_or(0, |version| version.0))
 }

@@ -1,49 +1,51 @@
-//! Names of upstream clusters: `outbound|PORT|SUBSET|HOST`, and the form that fits into an SNI.
+//! Names of upstream clusters: `outbound|PORT|SUBSET|HOST`, and the equivalent form that is valid
+//! as an SNI.
 
 use std::fmt;
 use std::sync::Arc;
 
 use strait_model::Hostname;
 
-/// The upstream cluster of one port of one service, or of one of its subsets.
+/// The name of the upstream cluster for one port of one service, or for one of its subsets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OutboundName {
-    /// The service.
+    /// The hostname of the service.
     pub hostname: Hostname,
-    /// Its port.
+    /// The port of the service.
     pub port: u16,
-    /// The subset; empty for all of the service.
+    /// The subset; empty for the whole service.
     pub subset: Arc<str>,
-    /// Whether it is the form of an east-west gateway, `outbound_.PORT_.SUBSET_.HOST`, which is the SNI
-    /// as well.
+    /// Whether this is the form that east-west gateways use, `outbound_.PORT_.SUBSET_.HOST`, which
+    /// is also the SNI.
     pub sni: bool,
 }
 
 impl OutboundName {
-    /// The name sidecars use.
+    /// Creates the name that sidecars use.
     pub fn sidecar(hostname: Hostname, port: u16) -> Self {
         Self { hostname, port, subset: Arc::default(), sni: false }
     }
 
-    /// The name gateways use, and the SNI of connections to the service.
+    /// Creates the name that gateways use, which is also the SNI of connections to the service.
     pub fn sni(hostname: Hostname, port: u16) -> Self {
         Self { hostname, port, subset: Arc::default(), sni: true }
     }
 
-    /// This, of a subset; as it is where that is empty.
+    /// Returns this name with a subset. An empty `subset` leaves the name unchanged.
     #[must_use]
     pub fn of_subset(self, subset: &str) -> Self {
         if subset.is_empty() { self } else { Self { subset: subset.into(), ..self } }
     }
 
-    /// Reads either form; `None` for anything else.
+    /// Parses either form. Returns `None` for any other text.
     pub fn parse(name: &str) -> Option<Self> {
         let (hostname, port, subset, sni) = Self::parts(name)?;
         let all = Self { hostname: hostname.into(), port, subset: Arc::default(), sni };
         Some(all.of_subset(subset))
     }
 
-    /// As [`Self::parse`]: host name, port, subset, and whether it is the form of an east-west gateway.
+    /// Parses either form as [`Self::parse`] does, without allocating. Returns the hostname, the
+    /// port, the subset, and whether it is the form of an east-west gateway.
     pub fn parts(name: &str) -> Option<(&str, u16, &str, bool)> {
         let (sni, port, subset, hostname) = match name.strip_prefix("outbound|") {
             Some(rest) => {
@@ -64,7 +66,8 @@ impl OutboundName {
     }
 }
 
-/// Reads a port. One text only stands for one port: what reads back must be what was read.
+/// Parses a port. Only the canonical text of a port is accepted, so that a parsed name is written
+/// back unchanged.
 pub fn port_number(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| !text.starts_with(['+', '0']))
 }
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_read_back_what_they_write() {
+    fn both_forms_parse_what_they_write() {
         for name in [
             OutboundName::sidecar("a.ns.svc.cluster.local".into(), 80),
             OutboundName::sidecar("a.ns.svc.cluster.local".into(), 80).of_subset("v1"),
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_not_outbound() {
+    fn other_names_are_rejected() {
         for name in [
             "",
             "inbound|80||",

@@ -1,36 +1,43 @@
-//! Make before break across types: what waits for the client's answer to something else.
+//! Order across resource types (make before break): some responses wait until the client has
+//! answered others.
 //!
-//! A route to an upstream cluster that a proxy doesn't have yet fails requests, and a new cluster takes none before
-//! its assignment has come. Envoy asks for the assignments of clusters before it acknowledges these, so listeners and
-//! routes follow once both are acknowledged. The other way round, clusters are taken back once listeners and
-//! routes are. A client that doesn't answer waits for [`ANSWER_LIMIT`]. Pure: time is passed in.
+//! A route to an upstream cluster that a proxy does not have fails requests, and a new cluster
+//! accepts no requests before its endpoint assignment arrives. Envoy subscribes to the assignments
+//! of clusters before it acknowledges the clusters. Therefore listeners and routes are sent after
+//! the client has answered both. Removals go in the opposite direction: clusters are removed after
+//! the client has accepted the listeners and routes. If the client does not answer, responses wait
+//! for at most [`ANSWER_LIMIT`]. Pure: time is passed in.
 
 use std::time::{Duration, SystemTime};
 
 use super::resource::ResourceType;
 
-/// After this long what waits for an answer is sent without it.
+/// The longest time that a response waits for the answer to another one; then it is sent anyway.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// What one stream holds back. Responses are identified by their numbers, which grow with each that is sent.
+/// The state that decides which responses of one stream wait. Responses are identified by their
+/// numbers, which increase with each response.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// The last response that brought upstream clusters, until it is acknowledged.
+    /// The last response that contained upstream clusters, until it is answered.
     clusters: Option<u64>,
-    /// The last one that was sent until then: their assignments are among those up to it.
+    /// The last response that was sent before the clusters were answered. The assignments of these
+    /// clusters are in responses up to this one.
     assignments: u64,
     additions: OrderHold,
     removals: OrderHold,
 }
 
 impl Order {
-    /// Notes that a response brings upstream clusters.
+    /// Records that a response contains upstream clusters.
     pub(super) fn clusters_sent(&mut self, number: u64) {
         self.clusters = Some(number);
     }
 
-    /// Whether listeners and routes wait, if any are `due`. `last` is the last response that was sent, and `awaits`
-    /// says whether the client owes an answer to a response of a type, up to a number.
+    /// Returns whether listeners and routes have to wait, if any are `due`.
+    ///
+    /// `last` is the number of the last response that was sent. `awaits` returns whether a response
+    /// of a type, up to a number, is unanswered.
     pub(super) fn additions_wait(
         &mut self,
         due: bool,
@@ -45,35 +52,39 @@ impl Order {
         self.additions.waits(due, wait, now)
     }
 
-    /// Whether upstream clusters that are gone wait, if any are `due`: while the client has not `followed` listeners
-    /// and routes that may lead to them.
+    /// Returns whether the removal of upstream clusters has to wait, if any are `due`.
+    ///
+    /// It waits until the client has accepted the listeners and routes that might still refer to
+    /// the clusters (`followed`).
     pub(super) fn removals_wait(&mut self, due: bool, followed: bool, now: SystemTime) -> bool {
         self.removals.waits(due, !followed, now)
     }
 
-    /// How long until something is sent whether the client has answered or not; `None` where nothing waits.
+    /// Returns the time until a waiting response is sent without an answer, or `None` if no
+    /// response waits.
     pub(super) fn send_timeout(&self, now: SystemTime) -> Option<Duration> {
         let holds = [self.additions, self.removals];
         holds.into_iter().filter_map(|hold| hold.send_timeout(now)).min()
     }
 }
 
-/// What waits for an answer.
+/// Whether a response waits for the answer to another one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum OrderHold {
-    /// Nothing does.
+    /// No response waits.
     #[default]
     Open,
-    /// Something has waited since then.
+    /// A response has been waiting since this time.
     Closed(SystemTime),
-    /// The answer is late, and not waited for.
+    /// The answer is late, and responses no longer wait for it.
     Overdue,
 }
 
 impl OrderHold {
-    /// Whether what is `due` waits, where an answer is awaited or not.
+    /// Updates the state and returns whether a `due` response has to wait. `awaited` states whether
+    /// an answer is missing.
     fn waits(&mut self, due: bool, awaited: bool, now: SystemTime) -> bool {
-        // A clock that was set back is no reason to wait for longer.
+        // If the clock was set back, the wait ends instead of becoming longer.
         let is_in_time =
             |since| now.duration_since(since).is_ok_and(|waited| waited < ANSWER_LIMIT);
         *self = match *self {

@@ -12,7 +12,11 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
     HttpConnectionManager, http_connection_manager::RouteSpecifier,
 };
 
-/// The names of other resources that a resource refers to.
+/// Returns the names of other resources that an encoded resource refers to.
+///
+/// For a cluster: the name of its endpoint assignment, if it uses EDS. For a listener: the names of
+/// the route configurations that it requests over RDS. Other types refer to nothing. An unreadable
+/// body refers to nothing either.
 pub fn names_in(kind: ResourceType, body: &[u8]) -> Vec<String> {
     match kind {
         ResourceType::Cluster => assignment(body).into_iter().collect(),

@@ -1,9 +1,9 @@
-//! What a client asks for or answers with, read in place.
+//! Requests of clients, parsed in place.
 //!
-//! A proxy that comes back lists all it holds, thousands of names and versions; one that accepts a
-//! response says nothing but its nonce. So names stay where they came, and only what is rare is decoded
-//! into values of its own. What is read, and what is refused, is what prost reads and refuses. Knows
-//! nothing of what is watched.
+//! A proxy that reconnects lists thousands of names and versions. A proxy that accepts a response
+//! sends only its nonce. Therefore names borrow the received bytes, and only rare fields are
+//! decoded into owned values. Parsing accepts and rejects the same messages as prost. This module
+//! does not know the subscriptions.
 
 use std::str::Utf8Error;
 
@@ -17,41 +17,42 @@ use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::ResourceLocator;
 use strait_proto::envoy::google::rpc::Status;
 
-/// A request of either form.
+/// A request of either protocol form.
 #[derive(Debug, Default)]
 pub struct AdsRequest<'a> {
-    /// Who sends it; many say so in their first request only.
+    /// The node that sends the request. Many clients send it only in the first request.
     pub node: Option<Box<Node>>,
-    /// The type it is about.
+    /// The URL of the requested type.
     pub type_url: &'a str,
-    /// Names that the client watches from now on, in no order; of the SotW form all of them.
+    /// Names that the client subscribes to from now on, in any order. In the SotW form, the
+    /// complete list.
     pub names: Vec<&'a str>,
-    /// Names that it no longer watches (Delta only).
+    /// Names that the client unsubscribes from (Delta only).
     pub dropped: Vec<&'a str>,
-    /// What it holds from before: names and versions, in no order. Of equal names the last counts (Delta
-    /// only).
+    /// Names and versions that the client already held when it connected, in any order. If a name
+    /// is repeated, the last entry applies (Delta only).
     pub listed: Vec<(&'a str, &'a str)>,
-    /// The response that it answers.
+    /// The nonce of the response that the request answers.
     pub nonce: &'a str,
-    /// Why it refuses that response.
+    /// The reason for rejecting that response.
     pub error: Option<Box<Status>>,
 }
 
-/// Why some bytes are no request.
+/// The reason why bytes are not a valid request.
 #[derive(Debug, thiserror::Error)]
 pub enum UnreadableRequest {
-    /// Its fields are not what protobuf has.
+    /// A field is not valid protobuf.
     #[error(transparent)]
     Field(#[from] DecodeError),
-    /// A field is longer than what is there.
+    /// A field is longer than the remaining bytes.
     #[error("a field is cut off")]
     CutOff,
-    /// A text is none.
+    /// A text is not valid UTF-8.
     #[error(transparent)]
     Text(#[from] Utf8Error),
 }
 
-/// The fields of both forms.
+/// The fields of both protocol forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestField {
     Node,
@@ -61,14 +62,14 @@ enum RequestField {
     Listed,
     Nonce,
     Error,
-    /// Of a SotW request: which version it has. Says nothing that the nonce doesn't say.
+    /// The version in a SotW request. It adds nothing to the nonce.
     Version,
-    /// Names of another kind, which nobody sends.
+    /// Resource locators, an alternative to names that no client sends.
     Locator,
 }
 
 impl RequestField {
-    /// By the numbers of `DeltaDiscoveryRequest` and `DiscoveryRequest`.
+    /// Returns the field with this number in `DeltaDiscoveryRequest` or `DiscoveryRequest`.
     fn of(form: ProtocolForm, number: u32) -> Option<Self> {
         Some(match (form, number) {
             (ProtocolForm::Delta, 1) | (ProtocolForm::Sotw, 2) => Self::Node,
@@ -86,10 +87,10 @@ impl RequestField {
 }
 
 impl<'a> AdsRequest<'a> {
-    /// Reads a request of a form.
+    /// Parses a request of a protocol form.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not a valid request.
     pub fn read(form: ProtocolForm, mut input: &'a [u8]) -> Result<Self, UnreadableRequest> {
         let mut request = Self::default();
         while !input.is_empty() {
@@ -98,11 +99,11 @@ impl<'a> AdsRequest<'a> {
                 skip_field(wire, number, &mut input, DecodeContext::default())?;
                 continue;
             };
-            // Of a map prost looks at no wire type.
+            // For a map field, prost does not check the wire type.
             let wire = if field == RequestField::Listed { WireType::LengthDelimited } else { wire };
             let content = content(wire, &mut input)?;
             match field {
-                // A message that comes in several pieces is all of them.
+                // A message field that is repeated is merged from all its parts.
                 RequestField::Node => request.node.get_or_insert_default().merge(content)?,
                 RequestField::Error => request.error.get_or_insert_default().merge(content)?,
                 RequestField::TypeUrl => request.type_url = str::from_utf8(content)?,
@@ -118,7 +119,7 @@ impl<'a> AdsRequest<'a> {
     }
 }
 
-/// An entry of a map of texts.
+/// Parses an entry of a map from text to text.
 fn entry(mut input: &[u8]) -> Result<(&str, &str), UnreadableRequest> {
     let (mut key, mut value) = ("", "");
     while !input.is_empty() {
@@ -132,7 +133,7 @@ fn entry(mut input: &[u8]) -> Result<(&str, &str), UnreadableRequest> {
     Ok((key, value))
 }
 
-/// The content of a field that has a length.
+/// Returns the content of a length-delimited field and advances the input.
 fn content<'a>(wire: WireType, input: &mut &'a [u8]) -> Result<&'a [u8], UnreadableRequest> {
     check_wire_type(WireType::LengthDelimited, wire)?;
     let length = usize::try_from(decode_varint(input)?).map_err(|_| UnreadableRequest::CutOff)?;
@@ -153,7 +154,7 @@ mod tests {
         DeltaDiscoveryRequest, DiscoveryRequest,
     };
 
-    /// What both readings have to agree on.
+    /// The fields for which both parsers must agree.
     #[derive(Debug, PartialEq)]
     struct Sent {
         node: Option<Node>,
@@ -208,8 +209,8 @@ mod tests {
         })
     }
 
-    /// Some fields of either form, now and then of a wrong wire type, cut off, or not known; within
-    /// messages of messages as well.
+    /// Generates some fields of either form, including nested messages. Some have a wrong wire
+    /// type, are cut off, or are unknown.
     fn fields(random: &mut StdRng, depth: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..random.random_range(0..6) {
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_and_refuses_what_prost_does() {
+    fn requests_are_accepted_and_rejected_as_by_prost() {
         let mut random = StdRng::seed_from_u64(7);
         let mut sound = 0;
         for round in 0..60_000 {
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_names_the_last_counts_and_what_is_missing_is_empty() {
+    fn last_duplicate_name_applies_and_missing_fields_are_empty() {
         // initial_resource_versions: a=1, a=2, no name, no version.
         let bytes = b"\x2a\x06\x0a\x01a\x12\x011\x2a\x06\x0a\x01a\x12\x012\x2a\x03\x12\x013\x2a\x03\x0a\x01b";
         let request = AdsRequest::read(ProtocolForm::Delta, bytes).expect("sound");

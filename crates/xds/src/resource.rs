@@ -1,4 +1,4 @@
-//! Encoded resources, and where a session gets them from.
+//! Encoded resources, and the interface that supplies them to a session.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,29 +10,30 @@ pub use super::body::ResourceBody;
 pub use super::source::{All, ResourceSource};
 use strait_model::dirty::Wildcard;
 
-/// The types Strait serves, in the order in which they are sent: make before break.
+/// The resource types that Strait serves, in sending order (make before break).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceType {
     /// Upstream clusters (CDS).
     Cluster,
-    /// Assignments of endpoints to upstream clusters (EDS).
+    /// Endpoint assignments of upstream clusters (EDS).
     Endpoint,
     /// Listeners (LDS).
     Listener,
     /// Route configurations (RDS).
     Route,
-    /// Virtual hosts of route configurations, one by one (VHDS), for those who asked to have them so.
+    /// Individual virtual hosts of route configurations (VHDS), for clients that opted in.
     VirtualHost,
-    /// The table of names from which Istio's agent answers DNS (NDS): one resource without a name.
+    /// The name table from which Istio's agent answers DNS queries (NDS): a single resource without
+    /// a name.
     NameTable,
 }
 
 impl ResourceType {
-    /// All that any client may ask for, in sending order.
+    /// The types that every client may request, in sending order.
     pub const ALL: [Self; 5] =
         [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route, Self::NameTable];
 
-    /// The same with virtual hosts.
+    /// The types that every client may request and virtual hosts, in sending order.
     pub const SERVED: [Self; 6] = [
         Self::Cluster,
         Self::Endpoint,
@@ -42,7 +43,7 @@ impl ResourceType {
         Self::NameTable,
     ];
 
-    /// The type URL on the wire.
+    /// Returns the type URL on the wire.
     pub fn url(self) -> &'static str {
         match self {
             Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
@@ -54,17 +55,17 @@ impl ResourceType {
         }
     }
 
-    /// The type with this URL, if Strait serves it.
+    /// Returns the type with this URL, if Strait serves it.
     pub fn of_url(url: &str) -> Option<Self> {
         Self::SERVED.into_iter().find(|kind| kind.url() == url)
     }
 
-    /// Whether a subscription to nothing means everything (xDS protocol, "wildcard").
+    /// Returns whether a subscription without names means all resources (xDS protocol, "wildcard").
     pub fn is_wildcard(self) -> bool {
         self.wildcard().is_some()
     }
 
-    /// What `push` calls it, where it is such a type.
+    /// Returns the corresponding value of `strait_model::dirty`, if this is a wildcard type.
     pub fn wildcard(self) -> Option<Wildcard> {
         match self {
             Self::Cluster => Some(Wildcard::Clusters),
@@ -74,7 +75,7 @@ impl ResourceType {
         }
     }
 
-    /// The short name in `/debug/proxies` and metrics.
+    /// Returns the short name in `/debug/proxies` and metrics.
     pub fn short(self) -> &'static str {
         match self {
             Self::Cluster => "cds",
@@ -87,15 +88,15 @@ impl ResourceType {
     }
 }
 
-/// A hash of what a resource's bytes are: equal on all replicas and over restarts.
+/// A hash of a resource's content, equal on all replicas and after restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
 impl Version {
-    /// The length of its text.
+    /// The length of the text form, in bytes.
     pub(super) const LENGTH: usize = 16;
 
-    /// Its text: hexadecimal digits.
+    /// Returns the text form: 16 hexadecimal digits.
     pub(super) fn text(self) -> [u8; Self::LENGTH] {
         let mut rest = self.0;
         let mut text = [0; Self::LENGTH];
@@ -106,7 +107,8 @@ impl Version {
         text
     }
 
-    /// Reads what [`fmt::Display`] writes; `None` for anything else, such as another server's version.
+    /// Parses the output of [`fmt::Display`]. Returns `None` for any other text, such as another
+    /// server's version.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() != Self::LENGTH {
             return None;
@@ -123,25 +125,26 @@ impl fmt::Display for Version {
     }
 }
 
-/// One encoded resource, made once and shared by all streams that hold it.
+/// One encoded resource. It is built once and shared by all streams whose clients hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// Its name.
+    /// The name.
     pub name: Arc<str>,
-    /// The hash of its bytes, or of the hashes of its parts.
+    /// The hash of the bytes, or of the hashes of the parts.
     pub version: Version,
-    /// The encoded message, the value of an `Any`.
+    /// The encoded message, which is the value of an `Any`.
     pub body: ResourceBody,
 }
 
 impl Resource {
-    /// Takes an encoded message.
+    /// Creates a resource from an encoded message.
     pub fn new(name: impl Into<Arc<str>>, body: impl Into<Bytes>) -> Self {
         let body = body.into();
         Self { name: name.into(), version: Version(xxh3_64(&body)), body: body.into() }
     }
 
-    /// Takes an encoded message and the hashes of the parts that it is always made of.
+    /// Creates a resource from an encoded message and the hashes of the parts. Equal resources must
+    /// always be divided into the same parts.
     pub fn of_parts(
         name: impl Into<Arc<str>>,
         digests: impl Iterator<Item = u64>,

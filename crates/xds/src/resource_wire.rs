@@ -1,6 +1,6 @@
-//! A resource as a field of a response, in each form of the protocol.
+//! Encodes a resource as a field of a response, in both protocol forms.
 
-/// As a `Resource` of a `DeltaDiscoveryResponse`.
+/// Encodes a resource as a `Resource` of a `DeltaDiscoveryResponse`.
 pub(super) mod delta {
     use crate::resource::{Resource, ResourceType, Version};
     use crate::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
@@ -14,7 +14,7 @@ pub(super) mod delta {
         pub(super) const RESOURCE_NAME: u32 = 3;
     }
 
-    /// Writes a resource of a response, under a version.
+    /// Writes a resource of a response with the given version.
     pub(crate) fn put_resource(
         kind: ResourceType,
         resource: &Resource,
@@ -27,7 +27,7 @@ pub(super) mod delta {
         put_bytes(field::RESOURCE_NAME, resource.name.as_bytes(), out);
     }
 
-    /// The length of what [`put_resource`] writes.
+    /// The number of bytes that [`put_resource`] writes.
     pub(crate) fn resource_field_len(kind: ResourceType, resource: &Resource) -> usize {
         message_len(field::RESOURCES, resource_len(kind, resource))
     }
@@ -39,13 +39,13 @@ pub(super) mod delta {
     }
 }
 
-/// As an `Any` of a `DiscoveryResponse`.
+/// Encodes a resource as an `Any` of a `DiscoveryResponse`.
 pub(super) mod sotw {
     use crate::resource::{Resource, ResourceType};
     use crate::wire::{any_len, put_any};
     use strait_http2::Rope;
 
-    /// The field number of the resources of a `DiscoveryResponse`.
+    /// The field number of `resources` in a `DiscoveryResponse`.
     const RESOURCES: u32 = 2;
 
     /// Writes a resource of a response.
@@ -53,7 +53,7 @@ pub(super) mod sotw {
         put_any(RESOURCES, kind, resource, out);
     }
 
-    /// The length of what [`put_resource`] writes.
+    /// The number of bytes that [`put_resource`] writes.
     pub(crate) fn resource_field_len(kind: ResourceType, resource: &Resource) -> usize {
         any_len(RESOURCES, kind, resource)
     }

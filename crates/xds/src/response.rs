@@ -1,4 +1,4 @@
-//! A response, and the message that it is encoded as.
+//! A response and its encoding.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,35 +10,36 @@ use super::list::ListPiece;
 use super::resource::{Resource, ResourceType, Version};
 use strait_http2::Rope;
 
-/// A response, ready to be encoded.
+/// A response that is ready to be encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// The form to encode it in.
+    /// The protocol form of the encoding.
     pub form: ProtocolForm,
-    /// Of what.
+    /// The resource type.
     pub kind: ResourceType,
-    /// A digest of all the client holds of the type once it has this.
+    /// The digest of all resources of the type that the client holds after accepting this response.
     pub version: Version,
-    /// What the client will answer with.
+    /// The nonce that the client repeats in its answer.
     pub nonce: String,
-    /// Parts of lists that many clients are sent.
+    /// Pieces of lists that many clients receive.
     pub pieces: Vec<Arc<ListPiece>>,
-    /// The other resources, sorted by name.
+    /// The remaining resources, sorted by name.
     pub resources: Vec<Versioned>,
-    /// Names that are gone (Delta only).
+    /// Names of removed resources (Delta only).
     pub removed: Vec<Arc<str>>,
 }
 
-/// A resource, and the version to send it under.
+/// A resource and the version under which it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned {
-    /// What is sent.
+    /// The resource.
     pub resource: Arc<Resource>,
-    /// That of the resource; of an assignment in Delta, joined with that of its upstream cluster.
+    /// The version of the resource. For an endpoint assignment in Delta, it is combined with the
+    /// version of the upstream cluster.
     ///
-    /// A changed cluster waits for its assignment even if that is the same as before. Should the
-    /// stream break between the two, the client comes back and lists both: by this version it shows
-    /// that the cluster still waits.
+    /// Envoy waits for the assignment of a changed cluster, even if the assignment is unchanged. If
+    /// the stream breaks in between, the client reconnects and lists both. The combined version
+    /// then shows that the cluster still waits for its assignment.
     pub version: Version,
 }
 
@@ -51,20 +52,20 @@ impl Deref for Versioned {
 }
 
 impl Response {
-    /// How many resources it holds.
+    /// Returns the number of resources.
     pub fn count(&self) -> usize {
         self.pieces.iter().map(|piece| piece.resources().len()).sum::<usize>()
             + self.resources.len()
     }
 
-    /// All its resources, each with the version it is sent under, in no order.
+    /// Returns all resources in any order, each with the version under which it is sent.
     pub fn all(&self) -> impl Iterator<Item = (&Arc<Resource>, Version)> {
         let in_pieces = self.pieces.iter().flat_map(|piece| piece.resources());
         let others = self.resources.iter().map(|one| (&one.resource, one.version));
         in_pieces.map(|one| (one, one.version)).chain(others)
     }
 
-    /// Writes it as a message of its form.
+    /// Writes the response as a message of the stream's protocol form.
     pub(super) fn encode(&self, out: &mut Rope) {
         match self.form {
             ProtocolForm::Delta => delta::encode(self, out),
@@ -72,14 +73,14 @@ impl Response {
         }
     }
 
-    /// The message of its form in one piece.
+    /// Encodes the response as a message of the stream's protocol form, in a single buffer.
     pub fn to_bytes(&self) -> Bytes {
         let mut rope = Rope::default();
         self.encode(&mut rope);
         rope.into_bytes()
     }
 
-    /// Writes it as a gRPC message.
+    /// Writes the response as a gRPC message, with the length prefix.
     pub fn encode_message(&self, out: &mut Rope) {
         let length = u32::try_from(self.encoded_len()).expect("less than 4 GiB fit into memory");
         out.put_slice(&[0]);
@@ -87,7 +88,7 @@ impl Response {
         self.encode(out);
     }
 
-    /// The length of what `encode` writes, in bytes.
+    /// The number of bytes that `encode` writes.
     pub fn encoded_len(&self) -> usize {
         match self.form {
             ProtocolForm::Delta => delta::encoded_len(self),
@@ -96,7 +97,7 @@ impl Response {
     }
 }
 
-/// As a `DeltaDiscoveryResponse`.
+/// Encodes a response as a `DeltaDiscoveryResponse`.
 mod delta {
     use crate::form::ProtocolForm;
     use crate::resource::Version;
@@ -128,12 +129,12 @@ mod delta {
         }
     }
 
-    /// The length of what [`encode`] writes.
+    /// The number of bytes that [`encode`] writes.
     pub(super) fn encoded_len(response: &Response) -> usize {
         let resources =
             response.resources.iter().map(|resource| resource_field_len(response.kind, resource));
         let pieces = response.pieces.iter().map(|piece| piece.encoded_len(ProtocolForm::Delta));
-        // An empty name is written as well: of a list, proto3 leaves out nothing.
+        // An empty name is written too: proto3 does not omit elements of a repeated field.
         let removed =
             response.removed.iter().map(|name| message_len(field::REMOVED_RESOURCES, name.len()));
         message_len(field::SYSTEM_VERSION_INFO, Version::LENGTH)
@@ -145,7 +146,7 @@ mod delta {
     }
 }
 
-/// As a `DiscoveryResponse`.
+/// Encodes a response as a `DiscoveryResponse`.
 mod sotw {
     use crate::form::ProtocolForm;
     use crate::resource_wire::sotw::{put_resource, resource_field_len};
@@ -169,7 +170,7 @@ mod sotw {
         put_bytes(field::NONCE, response.nonce.as_bytes(), out);
     }
 
-    /// The length of what [`encode`] writes.
+    /// The number of bytes that [`encode`] writes.
     pub(super) fn encoded_len(response: &Response) -> usize {
         let resources = response.resources.iter().map(|one| resource_field_len(response.kind, one));
         let pieces = response.pieces.iter().map(|piece| piece.encoded_len(ProtocolForm::Sotw));

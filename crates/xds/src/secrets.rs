@@ -1,9 +1,10 @@
-//! Secrets that a gateway asks for on its stream (SDS): which, and what it was sent of them.
+//! Secrets that a gateway requests on its stream (SDS): the subscribed names and the secrets that
+//! were sent.
 //!
-//! Pure. What is known of each comes from the stream, as it becomes known. A secret is sent when there is one and when it
-//! changes, and never taken back: whoever holds a certificate goes on with it until there is a better one. A name of which
-//! there is nothing is said so once, so that nobody waits for it with others. What is in files at the proxy itself is known
-//! from its name: see `file_secret.rs`.
+//! Pure: the stream passes in the state of each secret when it becomes known. A secret is sent when
+//! it exists and when it changes. It is never removed: a client keeps its certificate until a newer
+//! one exists. For a name without a secret, one response reports it as missing, so that the client
+//! does not wait. Secrets in files at the proxy are derived from their names: see `file_secret.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,49 +23,51 @@ use strait_model::credential::{Credential, CredentialState, CredentialTrouble};
 use strait_proto::envoy::envoy::config::core::v3::{DataSource, data_source::Specifier};
 use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 
-/// The type.
+/// The type URL of secrets.
 pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
-/// The most that one stream is given: a gateway with 2,000 hosts of its own, each with roots for its clients.
+/// The maximum number of secrets that one stream is served: enough for a gateway with 2,000 hosts,
+/// each with a certificate and roots for its clients.
 pub const SECRETS_MAX: usize = 4096;
-/// The most that it may ask for beyond these: what is not given is told, and costs its name.
+/// The maximum number of subscribed secrets beyond [`SECRETS_MAX`]. They are reported as surplus
+/// and use only the memory of their names.
 const SURPLUS_MAX: usize = 4096;
 
-/// What a stream asked for, and was sent.
+/// The secrets that a stream subscribes to, and the secrets that it was sent.
 #[derive(Debug, Default)]
 pub(super) struct SecretWatches {
     names: BTreeMap<Arc<str>, AskedSecret>,
-    /// How many of these are too many.
+    /// The number of `names` that exceed [`SECRETS_MAX`].
     surplus: usize,
-    /// Of a response that was not answered yet.
+    /// The nonce of the unanswered response.
     nonce: Option<u64>,
-    /// What the client refused last.
+    /// The error of the last answer, if that was a rejection.
     refused: Option<String>,
 }
 
-/// One secret.
+/// The state of one subscribed secret.
 #[derive(Debug, Default)]
 struct AskedSecret {
     known: Option<KnownSecret>,
-    /// What the client holds.
+    /// The hash of the secret that the client holds.
     sent: Option<u64>,
-    /// It was told that there is nothing.
+    /// Whether the client was sent a response that the secret does not exist.
     told_missing: bool,
-    /// It is one too many: as if there were nothing of it.
+    /// Whether the secret exceeds the limit. It is then treated as missing.
     is_surplus: bool,
 }
 
-/// What is known of one.
+/// The known state of a secret.
 #[derive(Debug)]
 struct KnownSecret {
-    /// The hash of it encoded, and itself.
+    /// The hash of the encoded secret, and its content.
     current: Option<(u64, SecretBody)>,
     trouble: Option<CredentialTrouble>,
 }
 
-/// What a secret is made of. Many streams share a credential, so it is encoded where it is sent.
+/// The content of a secret. Many streams share a credential, so it is encoded when it is sent.
 #[derive(Debug, Clone)]
 enum SecretBody {
-    /// Of files at the proxy, encoded.
+    /// A secret that refers to files at the proxy, encoded.
     Files(Arc<[u8]>),
     Credential(Arc<Credential>),
 }
@@ -78,22 +81,22 @@ impl SecretBody {
     }
 }
 
-/// How a secret fares, for whoever looks at its proxy.
+/// The status of a secret, for reports about its proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretReport {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: Arc<str>,
-    /// Whether the proxy has been sent it.
+    /// Whether the proxy was sent the secret.
     pub sent: bool,
-    /// Why there is nothing, or nothing newer.
+    /// The reason why the secret does not exist or is outdated.
     pub trouble: Option<CredentialTrouble>,
 }
 
 impl SecretWatches {
-    /// Takes a request.
+    /// Handles a request for secrets.
     ///
     /// # Errors
-    /// It asks for too much.
+    /// The request exceeds the limits for names.
     pub(super) fn on_request(
         &mut self,
         form: ProtocolForm,
@@ -111,14 +114,15 @@ impl SecretWatches {
                 dropped.iter().for_each(|name| _ = self.names.remove(*name));
                 for (name, version) in listed {
                     let held = Version::parse(version).map(|version| version.0);
-                    // Whatever it holds is something: it is not taken back.
+                    // A client that lists any version holds a secret, which is not removed.
                     self.watch(name)?.sent = Some(held.unwrap_or_default());
                 }
                 for name in names {
                     let is_listed = listed.iter().any(|(listed, _)| listed == name);
                     let watched = self.watch(name)?;
                     if !is_listed {
-                        // A client may have forgotten a name that it subscribes to again (xDS, delta).
+                        // A client may have forgotten a name that it subscribes to again (xDS,
+                        // delta).
                         (watched.sent, watched.told_missing) = (None, false);
                     }
                 }
@@ -160,11 +164,11 @@ impl SecretWatches {
             };
             self.names.insert(name.into(), watched);
         }
-        // Made above where it was not there.
+        // Inserted above if it was missing.
         self.names.get_mut(name).ok_or(Violation::TooManySecrets(SECRETS_MAX))
     }
 
-    /// Takes in of what was too much as many as there is room for now.
+    /// Serves as many of the surplus secrets as the limit now permits.
     fn make_room(&mut self) {
         let is_surplus = |(_, one): &(&Arc<str>, &AskedSecret)| one.is_surplus;
         self.surplus = self.names.iter().filter(is_surplus).count();
@@ -177,28 +181,29 @@ impl SecretWatches {
         for name in taken {
             self.names.remove(&name);
             self.surplus -= 1;
-            // As if it had been asked for just now; there is room.
+            // Treated like a new subscription. The number of names is within the limit.
             let _ = self.watch(&name);
         }
     }
 
-    /// The names that are asked for, of secrets that somebody has to be asked for.
+    /// The names of subscribed secrets that must be looked up: neither surplus nor in files at the
+    /// proxy.
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         let given = self.names.iter().filter(|(_, one)| !one.is_surplus);
         given.map(|(name, _)| name).filter(|name| !file_secret::is_one(name))
     }
 
-    /// How many are asked for beyond what a stream is given.
+    /// Returns the number of subscribed secrets beyond [`SECRETS_MAX`].
     pub(super) fn surplus(&self) -> usize {
         self.surplus
     }
 
-    /// What the client refused last.
+    /// Returns the error of the last answer, if that was a rejection.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 
-    /// Notes what is known of a secret.
+    /// Records the state of a secret.
     pub(super) fn offer(&mut self, name: &str, state: &CredentialState) {
         let watched = self.names.get_mut(name).filter(|one| state.settled && !one.is_surplus);
         if let Some(watched) = watched {
@@ -210,13 +215,13 @@ impl SecretWatches {
         }
     }
 
-    /// Whether something is to be sent.
+    /// Returns whether a response is due.
     pub(super) fn is_due(&self) -> bool {
         self.names.values().any(|one| one.next().is_some())
     }
 
-    /// The next response, under a nonce: one secret, whose version is then that of the response, or all names of which
-    /// there is nothing.
+    /// Returns the next response, with the given nonce. It contains one secret, whose version is
+    /// that of the response, or the names of all missing secrets.
     pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
         let mut names = self.names.iter_mut();
         let due = names.find_map(|(name, watched)| match watched.next()? {
@@ -243,7 +248,7 @@ impl SecretWatches {
         Some(response)
     }
 
-    /// How each fares, by name.
+    /// Returns the status of each subscribed secret, by name.
     pub(super) fn reports(&self) -> Vec<SecretReport> {
         let report = |(name, watched): (&Arc<str>, &AskedSecret)| SecretReport {
             name: Arc::clone(name),
@@ -254,14 +259,14 @@ impl SecretWatches {
     }
 }
 
-/// What a client is to be told of a secret.
+/// A change that the client must receive.
 enum SecretNews<'a> {
     Secret(u64, &'a SecretBody),
     Missing,
 }
 
 impl AskedSecret {
-    /// One too many.
+    /// Creates the state of a secret that exceeds the limit.
     fn surplus() -> Self {
         let fact = format!("a gateway is given {SECRETS_MAX} secrets, and this is one more");
         let trouble = Some(CredentialTrouble { code: &codes::SECRETS_SURPLUS, fact });
@@ -274,13 +279,13 @@ impl AskedSecret {
             Some((hash, body)) => {
                 (self.sent != Some(*hash)).then_some(SecretNews::Secret(*hash, body))
             }
-            // What it holds it keeps.
+            // The client keeps a secret that it holds.
             None => (self.sent.is_none() && !self.told_missing).then_some(SecretNews::Missing),
         }
     }
 }
 
-/// A secret as Envoy takes it.
+/// Encodes a secret as Envoy's message.
 fn encode(name: &str, credential: &Credential) -> Vec<u8> {
     let inline = |bytes: &[u8]| {
         let specifier = Some(Specifier::InlineBytes(bytes.to_vec()));
@@ -318,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_revoked_is_sent_with_the_roots() {
+    fn revocation_list_is_sent_with_the_roots() {
         let credential = Credential::Roots { roots: "a".into(), revoked: Some("b".into()) };
         let secret = tls::Secret::decode(&*encode(NAME, &credential)).expect("a secret");
         let Some(tls::secret::Type::ValidationContext(context)) = secret.r#type else {
@@ -338,7 +343,8 @@ mod tests {
         CredentialState { current: None, trouble: None, settled: true }
     }
 
-    /// What is sent next: names with their bodies' lengths, and names that are not there.
+    /// Takes the next response. Returns the names of the contained secrets and the number of
+    /// missing names.
     fn sent(watches: &mut SecretWatches, form: ProtocolForm) -> Option<(Vec<String>, usize)> {
         let response = watches.take(form, 7)?;
         let names = response.resources.into_iter().map(|one| one.name).collect();
@@ -346,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_sent_when_it_is_there_and_changes_and_is_never_taken_back() {
+    fn secret_is_sent_on_each_change_and_never_removed() {
         for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
             let mut watches = SecretWatches::default();
             watches.on_request(form, &request(&[NAME], "")).expect("taken");
@@ -370,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_lists_is_sent_only_if_it_differs() {
+    fn listed_secret_is_sent_only_if_it_differs() {
         let body = encode(NAME, &roots_alone("a"));
         let version = Version(xxh3_64(&body)).to_string();
         for (state, expected) in [(here("a"), None), (here("b"), Some(1)), (gone(), None)] {
@@ -385,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_a_gateway_is_given_is_told_so_and_ends_no_stream() {
+    fn surplus_secrets_are_reported_and_do_not_end_the_stream() {
         for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
             let mut watches = SecretWatches::default();
             let names: Vec<String> =
@@ -403,7 +409,8 @@ mod tests {
                 troubles.map(|trouble| trouble.code.id).collect()
             };
             assert_eq!(codes(&watches), ["STR1082", "STR1082"]);
-            // One is asked for no more: the first that was too much takes its place.
+            // After the client unsubscribes from one name, the first surplus secret takes its
+            // place.
             let (rest, dropped) = match form {
                 ProtocolForm::Delta => (Vec::new(), vec![first]),
                 ProtocolForm::Sotw => (names[1..].to_vec(), Vec::new()),
@@ -417,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_end_the_stream() {
+    fn unlimited_names_end_the_stream() {
         let mut watches = SecretWatches::default();
         let names: Vec<String> = (0..=2 * SECRETS_MAX).map(|at| format!("a{at}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -426,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn files_at_the_proxy_are_known_by_their_names_and_nobody_is_asked() {
+    fn secrets_in_files_at_the_proxy_are_derived_from_their_names() {
         for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
             let mut watches = SecretWatches::default();
             let names = ["file-root:/ca", "file-root:system~/crl", "file-cert:/c~/k"];
@@ -454,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_one_once_and_a_refusal_is_kept() {
+    fn response_is_answered_once_and_a_rejection_is_recorded() {
         let mut watches = SecretWatches::default();
         watches.on_request(ProtocolForm::Sotw, &request(&[NAME], "")).expect("taken");
         watches.offer(NAME, &here("a"));

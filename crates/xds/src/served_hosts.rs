@@ -1,30 +1,33 @@
-//! Of the virtual hosts that a stream is served one by one, what is to be known besides the routes that it holds.
+//! State of a stream that receives virtual hosts individually (VHDS), in addition to the routes
+//! that the client holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::virtual_hosts::HeldHosts;
 
-/// What is to be known of hosts besides what is held.
+/// The state of virtual hosts that the subscription does not contain.
 #[derive(Debug, Default)]
 pub(super) struct ServedHosts {
-    /// By route, where the client doesn't hold for certain what it was sent last.
+    /// Routes for which the client may not hold the hosts that were sent last.
     pub(super) unsettled: BTreeMap<Arc<str>, Unsettled>,
-    /// Routes that the client had when it came, until it says which hosts it has.
+    /// Routes that the client already had when it connected, until it lists its hosts.
     pub(super) listed_routes: BTreeSet<Arc<str>>,
-    /// Hosts of routes that it has let go. Envoy would list them when it comes back, even if it has taken up the route anew
-    /// and has none of them: it is told that they are gone, before it is sent any route.
+    /// Names of hosts whose routes the client has unsubscribed from. Envoy would list these hosts
+    /// after a reconnect, even if it has subscribed to the route again and has none of them. Their
+    /// removal is sent before any route.
     pub(super) gone: Vec<Arc<str>>,
 }
 
-/// The hosts of a route of which nobody knows whether the client has them.
+/// A route whose hosts the client may or may not have.
 #[derive(Debug)]
 pub(super) struct Unsettled {
-    /// Those that it has for certain.
+    /// The hosts that the client certainly holds.
     pub(super) held: HeldHosts,
-    /// The number of the response whose answer is awaited; none where nothing was sent yet, or that was refused.
+    /// The number of the unanswered response. `None` if no response was sent yet, or if the
+    /// response was rejected.
     pub(super) awaited: Option<u64>,
-    /// What was sent and refused.
+    /// The names of hosts that were sent but not accepted.
     pub(super) names: Vec<Arc<str>>,
 }
 
@@ -37,7 +40,7 @@ impl ServedHosts {
         self.unsettled.get(route).is_some_and(|one| one.awaited.is_some())
     }
 
-    /// Takes the answer to a response.
+    /// Records the answer to a response.
     pub(super) fn answered(&mut self, number: u64, is_refusal: bool) {
         self.unsettled.retain(|_, one| {
             let is_it = one.awaited == Some(number);

@@ -1,9 +1,10 @@
-//! The protocol state of one stream, in either wire form.
+//! The protocol state of one stream, in either protocol form.
 //!
-//! Pure: requests and changes go in, responses come out, nothing is awaited. [`Session::next_response`]
-//! is called only when there is room to send, so a slow client skips versions and never misses the
-//! last. The two forms differ in how a request is read (`super::delta`, `super::sotw`) and in how
-//! much a response holds; what a client ends up with is the same.
+//! Pure: requests and changes go in, responses come out, and nothing waits.
+//! [`Session::next_response`] is called only when there is room to send, so a slow client skips
+//! versions but always receives the last one. The two forms differ in how a request is handled
+//! (`super::delta`, `super::sotw`) and in how much a response contains. The final state of the
+//! client is the same.
 
 mod virtual_hosts;
 
@@ -29,10 +30,11 @@ use strait_model::credential::CredentialState;
 use strait_model::dirty::{Dirty, Wildcards};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
-/// A response of the Delta form is cut at about this size, so that one first sync holds up nobody.
+/// The approximate size at which a Delta response is divided, in bytes, so that the first sync of
+/// one client does not delay others.
 pub const RESPONSE_BYTES: usize = 512 << 10;
 
-/// The types that lead to upstream clusters.
+/// The types whose resources refer to upstream clusters.
 const LEADING: [ResourceType; 4] = [
     ResourceType::Listener,
     ResourceType::Route,
@@ -40,25 +42,25 @@ const LEADING: [ResourceType; 4] = [
     ResourceType::NameTable,
 ];
 
-/// What one request changed of which assignments and route configurations are watched.
+/// The changes that one request makes to the subscriptions of a stream.
 #[derive(Debug, Default)]
 pub struct SubscriptionDelta {
-    /// Of assignments.
+    /// Changes to the subscribed endpoint assignments.
     pub assignments: Rewatch,
-    /// Of route configurations.
+    /// Changes to the subscribed route configurations.
     pub routes: Rewatch,
-    /// Names of other types that are not any more.
+    /// Names of other types that are no longer subscribed to.
     pub others_dropped: Vec<(ResourceType, Arc<str>)>,
-    /// Names of other types that were not before.
+    /// Names of other types that are newly subscribed to.
     pub others_new: Vec<(ResourceType, Arc<str>)>,
 }
 
-/// What one request changed of the names of a type that are watched.
+/// The changes that one request makes to the subscribed names of one type.
 #[derive(Debug, Default)]
 pub struct Rewatch {
-    /// Those that are not any more, unless they are new again.
+    /// Names that are no longer subscribed to, unless they are also in `new`.
     pub dropped: Vec<Arc<str>>,
-    /// Those that were not before.
+    /// Names that are newly subscribed to.
     pub new: Vec<Arc<str>>,
 }
 
@@ -75,7 +77,7 @@ impl SubscriptionDelta {
     }
 }
 
-/// Upstream clusters that went out before anybody asked for their assignments.
+/// Upstream clusters that were sent before the client subscribed to any endpoint assignment.
 #[derive(Debug, Default)]
 struct EarlyClusters {
     pieces: Vec<Arc<[Arc<str>]>>,
@@ -85,7 +87,7 @@ struct EarlyClusters {
 impl EarlyClusters {
     fn add(&mut self, sent: &Batch) {
         for piece in &sent.pieces {
-            // The same list may be asked for again and again.
+            // A client can request the same list repeatedly.
             if !self.pieces.iter().any(|names| Arc::ptr_eq(names, piece.names())) {
                 self.pieces.push(Arc::clone(piece.names()));
             }
@@ -101,21 +103,21 @@ impl EarlyClusters {
     }
 }
 
-/// The state of one stream.
+/// The protocol state of one stream.
 #[derive(Debug)]
 pub struct Session {
     form: ProtocolForm,
     complete_answers: bool,
     node: Option<String>,
-    /// Boxed: a map's node has room for eleven, and there are four at most.
+    /// Boxed, because a node of a map has room for eleven values, and there are at most four.
     watches: BTreeMap<ResourceType, Box<TypeSubscription>>,
     unknown_types: UnknownTypes,
     agent_roots: AgentRoots,
-    /// Boxed: gateways have some, and nobody else.
+    /// Boxed, because only gateways have secrets.
     secrets: Option<Box<SecretWatches>>,
-    /// Where virtual hosts are served one by one.
+    /// The state of VHDS. `None` if virtual hosts are not served individually.
     hosts: Option<Box<ServedHosts>>,
-    /// Upstream clusters sent before the client asked for any assignment.
+    /// Upstream clusters that were sent before the client subscribed to any endpoint assignment.
     clusters_before_endpoints: EarlyClusters,
     order: Order,
     subscription_delta: SubscriptionDelta,
@@ -123,7 +125,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A stream on which nothing was sent yet.
+    /// Creates the state of a stream on which nothing was sent yet.
     pub fn new(form: ProtocolForm) -> Self {
         Self {
             form,
@@ -141,23 +143,27 @@ impl Session {
         }
     }
 
-    /// The form it speaks.
+    /// Returns the protocol form of the stream.
     pub fn form(&self) -> ProtocolForm {
         self.form
     }
 
-    /// Has every SotW response hold all that is watched of its type: what proxyless gRPC expects,
-    /// where Envoy takes a part of the assignments for a part.
+    /// Makes every SotW response contain all subscribed resources of the type.
+    ///
+    /// Proxyless gRPC expects this. Envoy accepts a response with only some endpoint assignments as
+    /// an update of these.
     pub fn answer_completely(&mut self) {
         self.complete_answers = true;
     }
 
-    /// Takes a request of its form. What it asks for comes out of [`Self::next_response`].
+    /// Handles a request of the stream's protocol form. [`Self::next_response`] returns the
+    /// resources that it requests.
     ///
-    /// What a client lists is compared with `source` at once; without one it is not believed.
+    /// The versions that a client lists are compared with `source` at once. Without a source, they
+    /// are ignored.
     ///
     /// # Errors
-    /// The request ends the stream.
+    /// The request violates the protocol or a limit, and the stream must end.
     pub fn on_request(
         &mut self,
         request: AdsRequest<'_>,
@@ -176,7 +182,7 @@ impl Session {
         }
     }
 
-    /// Takes what changed in the mesh.
+    /// Records changes of the mesh.
     pub fn on_change(&mut self, dirty: &Dirty) {
         for (kind, watch) in &mut self.watches {
             let in_list = kind.wildcard().is_some_and(|one| dirty.lists.contains(one));
@@ -192,7 +198,7 @@ impl Session {
         if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
             dirty.endpoints.iter().for_each(|name| endpoints.mark_watched(name));
         }
-        // Whether a library speaks mTLS to a service goes by the endpoints.
+        // Whether a proxyless client uses mTLS for a service depends on the endpoints.
         if self.complete_answers
             && let Some(clusters) = self.watches.get_mut(&ResourceType::Cluster)
         {
@@ -200,12 +206,12 @@ impl Session {
         }
     }
 
-    /// The types of which the client watches all there is, or may do so.
+    /// Returns the wildcard types that the client subscribes to, with or without names.
     pub fn lists(&self) -> Wildcards {
         self.watches.keys().filter_map(|kind| kind.wildcard()).collect()
     }
 
-    /// Whether there may be something to send.
+    /// Returns whether there may be a response to send.
     pub fn is_due(&self) -> bool {
         self.watches.values().any(|watch| watch.is_due())
             || self.unknown_types.is_due()
@@ -214,68 +220,75 @@ impl Session {
             || self.hosts.as_ref().is_some_and(|hosts| hosts.is_due())
     }
 
-    /// Whether its agent has asked for the roots and nobody has said yet what they are.
+    /// Returns whether the agent has requested trust roots and [`Self::offer_roots`] has not been
+    /// called yet.
     pub fn waits_for_roots(&self) -> bool {
         self.agent_roots.waits()
     }
 
-    /// Takes what the roots are; `news` says whether the agent can't have them all by its certificate.
+    /// Records the trust roots. `news` states whether the agent's certificate chain may lack some
+    /// of them.
     pub fn offer_roots(&mut self, bundle: &Arc<RootBundle>, news: bool) {
         self.agent_roots.offer(bundle, news);
     }
 
-    /// Whether its agent has these roots; `None` where it never asked for any.
+    /// Returns whether the agent has these trust roots, or `None` if it never requested any.
     pub fn has_roots(&self, bundle: &RootBundle) -> Option<bool> {
         self.agent_roots.has(bundle)
     }
 
-    /// Takes a request for secrets that somebody may have, all others being [`Self::on_request`]'s.
+    /// Handles a request for secrets that the caller can look up. [`Self::on_request`] handles all
+    /// other requests.
     ///
     /// # Errors
-    /// The request ends the stream.
+    /// The request violates the protocol or a limit, and the stream must end.
     pub fn on_secrets_request(&mut self, request: &AdsRequest<'_>) -> Result<Handled, Violation> {
         self.open_request(request.node.as_deref(), SECRET)?;
         self.secrets.get_or_insert_default().on_request(self.form, request)
     }
 
-    /// The secrets that the client asks for.
+    /// The names of the secrets that the client subscribes to.
     pub fn secrets(&self) -> impl Iterator<Item = &Arc<str>> {
         self.secrets.iter().flat_map(|secrets| secrets.names())
     }
 
-    /// How each secret fares that the client asks for.
+    /// Returns the status of each secret that the client subscribes to.
     pub fn secret_reports(&self) -> Vec<SecretReport> {
         self.secrets.as_ref().map(|secrets| secrets.reports()).unwrap_or_default()
     }
 
-    /// How many secrets it asks for beyond what it is given.
+    /// Returns the number of subscribed secrets that exceed the limit and are not served.
     pub fn surplus_secrets(&self) -> usize {
         self.secrets.as_ref().map(|secrets| secrets.surplus()).unwrap_or_default()
     }
 
-    /// Why it refused a secret, if that was the last that it said of them.
+    /// Returns the error with which the client rejected a secret, if its last answer was a
+    /// rejection.
     pub fn refused_secret(&self) -> Option<&str> {
         self.secrets.as_ref()?.refused()
     }
 
-    /// Takes what is known of a secret.
+    /// Records the state of a secret.
     pub fn offer_secret(&mut self, name: &str, state: &CredentialState) {
         if let Some(secrets) = &mut self.secrets {
             secrets.offer(name, state);
         }
     }
 
-    /// Whether so much may have to be sent that others' changes would wait for it: a first sync, mostly.
+    /// Returns whether so much may be due that changes for other streams would wait for it, usually
+    /// because of a first sync.
     pub fn is_much_due(&self) -> bool {
         self.watches.values().any(|watch| watch.is_much())
     }
 
-    /// The next response, of about `limit_bytes` at most where the form can be cut (a SotW response
-    /// of a wildcard type can't). Call it until it returns `None`, whenever there is room to send.
+    /// Returns the next response, of at most about `limit_bytes` bytes. A SotW response of a
+    /// wildcard type cannot be divided and may be larger. Call it until it returns `None`, whenever
+    /// there is room to send.
     ///
-    /// Make before break: types come in the order of [`ResourceType::ALL`], so that what is referred
-    /// to is there first; upstream clusters go last, when nothing refers to them any more. Where that takes
-    /// an answer of the client, it returns `None` before: see [`Self::send_timeout`].
+    /// Types are sent in the order of [`ResourceType::ALL`] (make before break), so that a resource
+    /// arrives before resources that refer to it. Upstream clusters are removed last, when nothing
+    /// refers to them. If this order requires an answer of the client first, `None` is returned:
+    /// see [`Self::send_timeout`].
     pub fn next_response(
         &mut self,
         source: &mut dyn ResourceSource,
@@ -309,7 +322,7 @@ impl Session {
         next(self, &[Endpoint, Cluster], GoneAction::Goes)
     }
 
-    /// Whether the client has answered all that there is to send.
+    /// Returns whether the client has answered all responses and no other response is due.
     pub fn is_settled(&self) -> bool {
         !self
             .watches
@@ -317,14 +330,17 @@ impl Session {
             .any(|watch| watch.is_due() || watch.awaits_answer_to(self.last_nonce))
     }
 
-    /// How long until something is to be sent that waits for an answer of the client, should none come.
+    /// Returns the time after which a waiting response is sent even if the client does not answer,
+    /// or `None` if no response waits.
     pub fn send_timeout(&self, now: SystemTime) -> Option<Duration> {
         self.order.send_timeout(now)
     }
 
-    /// The next response for a client that keeps its configuration as it is: assignments of what
-    /// `is_known`, and nothing else. The rest waits for [`Self::next_response`], and what isn't known
-    /// for the next change.
+    /// Returns the next response for a client that keeps its configuration: only endpoint
+    /// assignments for which `is_known` is true.
+    ///
+    /// Other types wait for [`Self::next_response`]. Assignments that are not known wait for their
+    /// next change.
     pub fn next_assignments(
         &mut self,
         source: &mut dyn ResourceSource,
@@ -336,7 +352,8 @@ impl Session {
         self.response_of(ResourceType::Endpoint, GoneAction::Goes, source, limit_bytes, now)
     }
 
-    /// The next response about what is not of the mesh, whatever there is of that.
+    /// Returns the next response for types outside of the mesh configuration: trust roots, secrets
+    /// and unserved types.
     pub fn next_aside(&mut self) -> Option<SideResponse> {
         let (form, nonce) = (self.form, self.last_nonce + 1);
         let roots = self.agent_roots.take(form, nonce);
@@ -386,45 +403,47 @@ impl Session {
         Some(Response { form: self.form, kind, version, nonce, pieces, resources, removed })
     }
 
-    /// Which names the client watches otherwise than before its last request. Call it after each.
+    /// Returns the changes of the subscriptions since the last call. Call it after each request.
     pub fn subscription_delta(&mut self) -> SubscriptionDelta {
         std::mem::take(&mut self.subscription_delta)
     }
 
-    /// The names of the assignments that the client watches, sorted.
+    /// The names of the subscribed endpoint assignments, sorted.
     pub fn assignments(&self) -> impl Iterator<Item = &Arc<str>> {
         self.watches.get(&ResourceType::Endpoint).into_iter().flat_map(|watch| watch.names())
     }
 
-    /// The names of the route configurations that the client watches, sorted.
+    /// The names of the subscribed route configurations, sorted.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<str>> {
         self.watches.get(&ResourceType::Route).into_iter().flat_map(|watch| watch.names())
     }
 
-    /// The number of the last response; 0 before the first.
+    /// Returns the number of the last response, or 0 before the first.
     pub fn last_nonce(&self) -> u64 {
         self.last_nonce
     }
 
-    /// How far the client has followed, by type.
+    /// Returns the last versions that were sent and acknowledged, by type.
     pub fn progress(&self) -> BTreeMap<ResourceType, Progress> {
         self.watches.iter().map(|(kind, watch)| (*kind, watch.progress().clone())).collect()
     }
 
-    /// Whether the client has accepted all that there is to send of a type; `None` where it asks for none.
+    /// Returns whether the client has accepted all resources of a type and no response is due.
+    /// Returns `None` if the client did not request the type.
     pub fn has_followed(&self, kind: ResourceType) -> Option<bool> {
         let watch = self.watches.get(&kind)?;
         let Progress { sent, acked, nack, .. } = watch.progress();
         Some(!watch.is_due() && sent.is_some() && sent == acked && nack.is_none())
     }
 
-    /// The worst of what it did with what it was last sent of each type.
+    /// Returns the worst state among all types.
     pub fn standing(&self) -> ProxyStanding {
         let of = |watch: &TypeSubscription| ProxyStanding::of(watch.progress());
         self.watches.values().map(|watch| of(watch)).max().unwrap_or_default()
     }
 
-    /// What the client holds, by type and name. A route whose hosts it has one by one is in it whole, as others have it.
+    /// Returns the resources that the client holds, by type and name. A route whose hosts are sent
+    /// individually appears as a whole route.
     pub fn held(&self) -> BTreeMap<ResourceType, BTreeMap<Arc<str>, HeldVersion>> {
         let of = |watch: &TypeSubscription| {
             watch.held().map(|(name, held)| (Arc::clone(name), held)).collect()
@@ -437,7 +456,7 @@ impl Session {
         held
     }
 
-    /// Reads what every request begins with. `None`: a type of which there is nothing here.
+    /// Checks the node and the type of a request. Returns `None` for an unserved type.
     fn open_request(
         &mut self,
         node: Option<&Node>,
@@ -449,7 +468,7 @@ impl Session {
                 return Err(Violation::NodeChanged { was: was.clone(), now });
             }
             (None, Some(node)) => self.node = Some(node.id.clone()),
-            // The agent may report its workload's health before it says who it is.
+            // The agent may report its workload's health before it states its node.
             (None, None) if type_url != HEALTH_REPORT => return Err(Violation::NoNode),
             _ => {}
         }
@@ -463,7 +482,7 @@ impl Session {
         }
     }
 
-    /// The watch of `kind`, and whether this request is the first to ask for it.
+    /// Returns the subscription of a type, and whether this request is the first for the type.
     pub(super) fn watch(&mut self, kind: ResourceType) -> (&mut TypeSubscription, bool) {
         let mut first = false;
         let watch = self.watches.entry(kind).or_insert_with(|| {
@@ -473,7 +492,8 @@ impl Session {
         (watch, first)
     }
 
-    /// Watches names of `kind`, sorted; those the client listed are sent only if they differ.
+    /// Subscribes to names of a type, which are sorted. A name for which `listed` is true is sent
+    /// only if it differs.
     pub(super) fn subscribe(
         &mut self,
         kind: ResourceType,
@@ -485,13 +505,14 @@ impl Session {
         } else {
             EarlyClusters::default()
         };
-        // A cluster that was just sent waits for its assignment, even for one it had before.
+        // A cluster that was just sent waits for its assignment, even if the client already has
+        // one.
         let listed = |name: &str| listed(name) && !clusters_before.contains(name);
         if kind == ResourceType::Endpoint
             && self.complete_answers
             && let Some(clusters) = self.watches.get_mut(&ResourceType::Cluster)
         {
-            // Until now nobody told it of their endpoints.
+            // The clusters have not been marked for changes of these endpoints so far.
             names.iter().for_each(|name| clusters.mark_watched(name));
         }
         let new = self.watch(kind).0.subscribe(names, listed);
@@ -505,7 +526,7 @@ impl Session {
         }
     }
 
-    /// Stops to watch names of `kind`.
+    /// Unsubscribes from names of a type.
     pub(super) fn unsubscribe<'a>(
         &mut self,
         kind: ResourceType,
@@ -523,7 +544,7 @@ impl Session {
         }
     }
 
-    /// Takes what a request says of a response sent before.
+    /// Handles a request as the answer to an earlier response.
     pub(super) fn answer(
         &mut self,
         kind: ResourceType,
@@ -550,8 +571,8 @@ impl Session {
         self.form == ProtocolForm::Sotw && (kind.is_wildcard() || self.complete_answers)
     }
 
-    /// Leaves the assignments of upstream clusters that are gone to the end: listeners and routes may still lead
-    /// to them.
+    /// Defers the assignments of upstream clusters that the source no longer has, because listeners
+    /// and routes may still refer to the clusters.
     fn postpone_assignments(&mut self) {
         let Some(clusters) = self.watches.get(&ResourceType::Cluster) else { return };
         let going: Vec<_> = clusters.going().cloned().collect();
@@ -582,10 +603,10 @@ impl Session {
         self.watches.get(&kind).is_some_and(|watch| watch.is_due())
     }
 
-    /// Has the assignments of the upstream clusters in a response sent next.
+    /// Marks the assignments of the upstream clusters in a response to be sent next.
     ///
-    /// Envoy warms a cluster that is new or changed until its assignment comes, and doesn't always
-    /// ask for it again: in delta it sends nothing at all.
+    /// Envoy warms a new or changed cluster until its assignment arrives, and does not always
+    /// request the assignment again: in Delta, it sends no request at all.
     fn follow_with_assignments(&mut self, clusters: &Batch) {
         match self.watches.get_mut(&ResourceType::Endpoint) {
             Some(endpoints) => {
@@ -597,7 +618,8 @@ impl Session {
     }
 }
 
-/// Joins the version of an assignment with that of its upstream cluster; the same again parts them.
+/// Combines the version of an endpoint assignment with that of the upstream cluster. Combining
+/// twice with the same cluster version restores the original.
 pub fn joined(assignment: Version, cluster: Option<Version>) -> Version {
     Version(assignment.0 ^ cluster.map_or(0, |cluster| cluster.0))
 }

@@ -1,4 +1,4 @@
-//! The state-of-the-world form: how a request is read.
+//! Request handling of the state-of-the-world form.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,9 +10,11 @@ use super::session::Session;
 use super::subscription::TypeSubscription;
 
 impl Session {
-    /// Takes a request of this form. It always lists all the names its client watches, so the last one
-    /// counts, whatever its nonce. One without a nonce begins the type anew and is answered in full: the
-    /// version in it only says what the client held at some time.
+    /// Handles a SotW request.
+    ///
+    /// A SotW request lists all names that the client subscribes to. Therefore the last request
+    /// applies, whatever its nonce. A request without a nonce restarts the type and is answered in
+    /// full, because its version only states that the client held this version at some time.
     pub(super) fn on_sotw_request(
         &mut self,
         kind: ResourceType,
@@ -33,7 +35,7 @@ impl Session {
             watch_everything(watch, named_everything, names.is_empty(), anew);
         }
         if !anew && watch.names().map(|name| &**name).eq(names.iter().copied()) {
-            // As in most answers.
+            // Most answers do not change the subscription.
             return Ok(handled);
         }
         let is_listed = |name: &&Arc<str>| names.binary_search(&&***name).is_ok();
@@ -45,8 +47,11 @@ impl Session {
     }
 }
 
-/// To name nothing is to watch everything, until something was named on the stream; from then on it
-/// is to watch nothing. (xDS protocol, "how the client specifies what resources to return".)
+/// Updates the wildcard subscription of a type.
+///
+/// A request without names subscribes to all resources until the client has named a resource on the
+/// stream; after that, it subscribes to nothing (xDS protocol, "how the client specifies what
+/// resources to return").
 fn watch_everything(watch: &mut TypeSubscription, named: bool, no_names: bool, anew: bool) {
     let everything = named || (no_names && !watch.was_named());
     watch.note_named(named || !no_names);

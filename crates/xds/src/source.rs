@@ -1,38 +1,43 @@
-//! Where a session gets what its proxy shall hold.
+//! The interface through which a session obtains a proxy's resources.
 
 use std::sync::Arc;
 
 use super::list::SharedList;
 use super::resource::{Resource, ResourceType};
 
-/// All resources of a wildcard type that a proxy shall hold.
+/// All resources of a wildcard type for one proxy.
 #[derive(Debug, Clone)]
 pub struct All {
-    /// Those that many proxies hold.
+    /// Resources that many proxies hold.
     pub shared: Arc<SharedList>,
-    /// Its own, sorted by name; none has a name that is in `shared`.
+    /// Resources of this proxy only, sorted by name. No name is also in `shared`.
     pub own: Vec<Arc<Resource>>,
 }
 
 impl All {
-    /// The one of this name.
+    /// Returns the resource with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Resource>> {
         let shared = self.shared.place(name).map(|at| &self.shared.resources()[at]);
         shared.or_else(|| self.own.iter().find(|one| *one.name == *name))
     }
 }
 
-/// Where a session gets what its proxy shall hold: one proxy's picture at one version of the mesh.
+/// The resources of one proxy at one version of the mesh.
 pub trait ResourceSource {
-    /// All resources of a wildcard type.
+    /// Returns all resources of a wildcard type.
     fn all(&mut self, kind: ResourceType) -> All;
 
-    /// Whether resources of wildcard types are found by name too, so that those which a client names need not be among all.
+    /// Returns whether [`Self::one`] also finds resources of wildcard types. If so, resources that
+    /// a client requests by name need not be in [`Self::all`].
     fn is_by_name(&self) -> bool {
         false
     }
 
-    /// The resource of this name: a named type (EDS, RDS) always has an answer, an empty one for an unknown
-    /// name, and of virtual hosts it is the whole route whose hosts they are. `None` of a wildcard type, whose resources are found in [`Self::all`], unless [`Self::is_by_name`].
+    /// Returns the resource with this name.
+    ///
+    /// Named types (EDS, RDS) always return a resource; for an unknown name, it is empty. For
+    /// virtual hosts, the name is that of a route, and the result is the whole route with its
+    /// hosts. Wildcard types return `None`, because their resources are in [`Self::all`], unless
+    /// [`Self::is_by_name`] is true.
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>>;
 }

@@ -1,11 +1,13 @@
-//! What one stream watches of one type, and what its client holds of it.
+//! The subscription of one stream to one type, and the resources that its client holds.
 //!
-//! Level-triggered: a request or a change only notes which names are *due*; what is sent is found out
-//! when there is room to send, by comparing the source with what the client holds. However many
-//! changes pass in between, the client gets the last. Knows neither wire form, and does no I/O.
+//! The state is level-triggered: a request or a change only marks names as *due*. The resources to
+//! send are determined when there is room to send, by comparing the source with the resources that
+//! the client holds. The client receives the last of any number of changes in between. This module
+//! does not depend on the wire form and does no I/O.
 //!
-//! Of a wildcard type most is the same for many clients: that is held as one [`SharedList`], and only what is
-//! the client's own, or differs from the list at the moment, has an entry.
+//! Most resources of a wildcard type are equal for many clients. They are stored as one
+//! [`SharedList`]. Only resources of a single client, and resources that currently differ from the
+//! list, have an entry.
 
 mod entries;
 mod one_by_one;
@@ -25,38 +27,40 @@ use super::list::{self, ListPiece, SharedList};
 use super::resource::{All, Resource, ResourceSource, ResourceType, Version};
 
 thread_local! {
-    /// Where the last name was found that was looked for by [`Subscription::place_again`]: a single change is
-    /// looked for by one stream after the other, each of which has it in the same place, more or less.
+    /// The index at which [`TypeSubscription::place_again`] last found a name. Many streams look up
+    /// the same changed name in succession, and it has about the same index in each.
     static LAST_PLACE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// So many single resources are not much to send.
+/// Up to this number of due resources, a response is small.
 const FEW: usize = 32;
 
-/// See the module's description.
+/// The subscription of one stream to one type, and the resources that its client holds.
 #[derive(Debug)]
 pub(super) struct TypeSubscription {
     kind: ResourceType,
     wildcard: bool,
-    /// Something was named on this stream, so that naming nothing means nothing (SotW).
+    /// Whether the client has named a resource on this stream, so that a request without names
+    /// subscribes to nothing (SotW).
     was_named: bool,
-    /// Everything of the type must be compared (wildcard only).
+    /// Whether all resources of the type must be compared (wildcard only).
     compare_all: bool,
-    /// A response is owed even if nothing differs.
+    /// Whether a response must be sent even if nothing differs.
     owed: bool,
-    /// How many of `entries` are due, none of them before this place.
+    /// The number of due `entries`. None of them is before index `due_from`.
     due: usize,
     due_from: usize,
     entries: Entries,
-    /// What is held where no entry says otherwise (wildcard only).
+    /// The resources that the client holds, except for names that have an entry (wildcard only).
     base: Base,
     digest: Digest,
-    /// What is due was found in this (wildcard only), so that chunks of one sweep come from one picture.
+    /// The source's resources from which due names were computed (wildcard only), so that all
+    /// responses of one sweep use the same version.
     all: Option<Arc<All>>,
     answers: PendingResponses,
 }
 
-/// The beginning of a list: the pieces that were sent.
+/// The first pieces of a list, which have been sent.
 #[derive(Debug, Default)]
 struct Base {
     list: Option<Arc<SharedList>>,
@@ -64,7 +68,7 @@ struct Base {
 }
 
 impl Base {
-    /// What is held of it, sorted by name.
+    /// The resources in the pieces that have been sent, sorted by name.
     fn held(&self) -> &[Arc<Resource>] {
         self.list.as_ref().map_or(&[], |list| list.beginning(self.sent))
     }
@@ -73,22 +77,22 @@ impl Base {
         self.held().get(self.list.as_ref()?.place(name)?)
     }
 
-    /// The next piece to be sent.
+    /// The next piece to send.
     fn next(&self) -> Option<&Arc<ListPiece>> {
         self.list.as_ref()?.pieces().get(self.sent)
     }
 }
 
-/// What becomes of a name that is gone from the source.
+/// How a name is handled that the source no longer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GoneAction {
-    /// The client keeps it for now: others may refer to it.
+    /// The client keeps the resource for now, because other resources may refer to it.
     Stays,
-    /// It is taken back.
+    /// The resource is removed from the client.
     Goes,
 }
 
-/// What a client lacks, within a limit.
+/// The resources that the client lacks, up to a limit.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) pieces: Vec<Arc<ListPiece>>,
@@ -97,14 +101,14 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Whether it is of more than what has gone.
+    /// Returns whether the batch contains any resource, not only removals.
     pub(super) fn brings_something(&self) -> bool {
         !self.pieces.is_empty() || !self.changed.is_empty()
     }
 }
 
 impl TypeSubscription {
-    /// A watch of nothing.
+    /// Creates a subscription to nothing.
     pub(super) fn new(kind: ResourceType) -> Self {
         Self {
             kind,
@@ -122,7 +126,7 @@ impl TypeSubscription {
         }
     }
 
-    /// The names the client asked for, sorted.
+    /// The names that the client subscribes to, sorted.
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.entries.iter().filter(|entry| entry.state.named).map(View::name)
     }
@@ -143,7 +147,7 @@ impl TypeSubscription {
         self.was_named |= named;
     }
 
-    /// What the client holds, in no order.
+    /// The resources that the client holds, in any order.
     pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, HeldVersion)> {
         let entries = self.entries.iter();
         let entries = entries.filter_map(|entry| Some((entry.name(), entry.held()?)));
@@ -151,7 +155,8 @@ impl TypeSubscription {
             .chain(self.held_of_base().map(|one| (&one.name, HeldVersion::Sent(Arc::clone(one)))))
     }
 
-    /// All that was sent and is still held, for a response that holds it all.
+    /// All resources that were sent and that the client still holds, for a response that contains
+    /// all of them.
     pub(super) fn held_resources(&self) -> (Vec<Arc<ListPiece>>, Vec<Arc<Resource>>) {
         let sent = self.entries.iter().filter(|entry| entry.state.holds == Holds::Sent);
         let mut resources: Vec<_> = sent.map(|entry| Arc::clone(entry.resource)).collect();
@@ -169,7 +174,7 @@ impl TypeSubscription {
         self.base.held().iter().filter(|one| self.place(&one.name).is_none())
     }
 
-    /// The version the client holds under a name.
+    /// Returns the version that the client holds under a name.
     pub(super) fn held_version(&self, name: &str) -> Option<Version> {
         match self.place(name) {
             Some(at) => self.entries.view(at).version(),
@@ -181,8 +186,10 @@ impl TypeSubscription {
         self.answers.progress()
     }
 
-    /// Believes the client in what it holds of everything from before this stream, before anything else, and compares
-    /// it with all there is. What it has unchanged costs no entry.
+    /// Records all resources that the client states to hold from an earlier stream, and compares
+    /// them with the source.
+    ///
+    /// Must be called before anything else is recorded. Unchanged resources need no entry.
     pub(super) fn list_all(&mut self, listed: &[(&str, &str)], all: All) {
         let list = &all.shared;
         let mut held = vec![false; list.resources().len()];
@@ -218,7 +225,8 @@ impl TypeSubscription {
         self.compare_with(all);
     }
 
-    /// The same of names, sorted, that it is about to watch.
+    /// Records resources that the client states to hold, for names that it is about to subscribe
+    /// to. `listed` is sorted by name.
     pub(super) fn list_named(
         &mut self,
         listed: &[(&str, Option<Version>)],
@@ -226,7 +234,7 @@ impl TypeSubscription {
     ) {
         let kind = self.kind;
         let mut entry = |(name, version): &(&str, _)| match version {
-            // One by one is no way to find those of a wildcard type.
+            // Resources of wildcard types cannot be looked up by name.
             Some(version) if !kind.is_wildcard() => {
                 source.one(kind, name).filter(|now| now.version == *version).map(NewEntry::sent)
             }
@@ -238,15 +246,18 @@ impl TypeSubscription {
             .collect();
         new.iter().for_each(|entry| self.digest.add(entry.view().digest()));
         if !new.is_empty() {
-            // What it has unchanged is not sent, so no answer would ever show that it holds it.
+            // Unchanged resources are not sent, so no answer would ever confirm that the client
+            // holds them.
             self.answers.listed(Version(self.digest.0));
         }
         self.add(new);
     }
 
-    /// Watches names, sorted. They are sent even if the client was sent them before: it may have
-    /// forgotten them (xDS protocol, delta, "resource_names_subscribe"). Those that it has just
-    /// `listed` are sent only if they differ. Returns those that are new.
+    /// Subscribes to names, which are sorted. Returns the names that are new.
+    ///
+    /// A resource is sent even if the client was sent it before, because the client may have
+    /// forgotten it (xDS protocol, delta, "resource_names_subscribe"). A name for which `listed` is
+    /// true is sent only if it differs.
     pub(super) fn subscribe(
         &mut self,
         names: &[&str],
@@ -262,7 +273,7 @@ impl TypeSubscription {
                 new.push(Arc::clone(self.entries.name(at)));
             }
             match (listed(self.entries.name(at)), before.holds) {
-                // It was compared when it was listed.
+                // The version was compared when it was listed.
                 (true, Holds::Sent) => {}
                 (true, _) => self.mark(at, Due::Compare),
                 (false, _) => self.mark(at, Due::Send),
@@ -271,15 +282,18 @@ impl TypeSubscription {
         new
     }
 
-    /// Watches everything, and owes an answer: the client waits for one even if it lacks nothing.
+    /// Subscribes to all resources. A response becomes due even if the client lacks nothing,
+    /// because the client waits for one.
     pub(super) fn subscribe_all(&mut self) {
         self.wildcard = true;
         self.compare_all = true;
         self.owed = true;
     }
 
-    /// Stops to watch names. Where everything is watched, the client is sent what they are there.
-    /// Returns those that were watched.
+    /// Unsubscribes from names. Returns the names that were subscribed to.
+    ///
+    /// If the wildcard subscription is active, the client receives the current resources of these
+    /// names.
     pub(super) fn unsubscribe<'a>(
         &mut self,
         names: impl IntoIterator<Item = &'a str>,
@@ -302,7 +316,7 @@ impl TypeSubscription {
         dropped
     }
 
-    /// Watches only what was named.
+    /// Ends the wildcard subscription. Named subscriptions continue.
     pub(super) fn unsubscribe_all(&mut self) {
         self.wildcard = false;
         self.compare_all = false;
@@ -325,14 +339,14 @@ impl TypeSubscription {
         self.tidy();
     }
 
-    /// Notes that a name may have changed, if it is watched.
+    /// Marks a name as possibly changed, if the client subscribes to it.
     pub(super) fn mark_watched(&mut self, name: &str) {
         if let Some(at) = self.place_again(name).filter(|at| self.entries.state(*at).named) {
             self.mark(at, Due::Compare);
         }
     }
 
-    /// Notes that anything may have changed.
+    /// Marks all resources as possibly changed.
     pub(super) fn mark_all(&mut self) {
         self.compare_all |= self.wildcard;
         self.all = None;
@@ -343,7 +357,8 @@ impl TypeSubscription {
         }
     }
 
-    /// The same as [`Self::require`] for many names, sorted.
+    /// Marks the subscribed ones among many names to be sent even if they are unchanged. `names` is
+    /// sorted.
     pub(super) fn require_sorted(&mut self, names: &[Arc<str>]) {
         let mut sweep = Sweep::new(names);
         for at in 0..self.entries.len() {
@@ -353,7 +368,7 @@ impl TypeSubscription {
         }
     }
 
-    /// Has names sent as they are, those that are watched.
+    /// Marks the subscribed ones among some names to be sent even if they are unchanged.
     pub(super) fn require<'a>(&mut self, names: impl Iterator<Item = &'a Arc<str>>) {
         for name in names {
             if let Some(at) = self.place_named(name) {
@@ -362,14 +377,14 @@ impl TypeSubscription {
         }
     }
 
-    /// Names that are gone, and stay for now.
+    /// Names that the source no longer has and that the client keeps for now.
     pub(super) fn going(&self) -> impl Iterator<Item = &Arc<str>> {
         let due = if self.due > 0 { self.entries.len() } else { 0 };
         let places = (self.due_from..due).filter(|at| self.entries.state(*at).going);
         places.map(|at| self.entries.name(at))
     }
 
-    /// Leaves names for the end, as if they were gone, those that are due.
+    /// Defers due names to the end of the sweep, as if the source no longer had them.
     pub(super) fn postpone(&mut self, names: &[Arc<str>]) {
         for name in names {
             if let Some(at) = self.place(name)
@@ -380,7 +395,7 @@ impl TypeSubscription {
         }
     }
 
-    /// Looks at these names no more until they change again.
+    /// Ignores due names for which `skipped` is true, until they change again.
     pub(super) fn pass_over(&mut self, skipped: impl Fn(&str) -> bool) {
         for at in 0..self.entries.len() {
             if self.entries.state(at).due.is_some() && skipped(self.entries.name(at)) {
@@ -389,20 +404,22 @@ impl TypeSubscription {
         }
     }
 
-    /// Whether there may be something to send.
+    /// Returns whether there may be a response to send.
     pub(super) fn is_due(&self) -> bool {
         self.owed || self.compare_all || self.due > 0 || self.base.next().is_some()
     }
 
-    /// Whether so much may have to be sent that others' changes would wait for it.
+    /// Returns whether so much may be due that changes for other streams would wait for it.
     pub(super) fn is_much(&self) -> bool {
         let nothing_yet = self.compare_all && self.base.list.is_none();
         nothing_yet || self.base.next().is_some() || self.due > FEW
     }
 
-    /// Finds what the client lacks, up to about `limit_bytes`, and takes it as held from now on.
-    /// `None` where nothing is to be sent. What is over the limit stays due, and so does what is
-    /// gone but [`GoneAction::Stays`].
+    /// Computes the resources that the client lacks, up to about `limit_bytes` bytes, and records
+    /// them as held.
+    ///
+    /// Returns `None` if there is nothing to send. Names beyond the limit stay due. So do names
+    /// that the source no longer has, if `gone` is [`GoneAction::Stays`].
     pub(super) fn take(
         &mut self,
         source: &mut dyn ResourceSource,
@@ -445,7 +462,8 @@ impl TypeSubscription {
                         batch.changed.push(Arc::clone(&now));
                     }
                     self.settle(at);
-                    // The same bytes may be another copy by now: keep the one that everybody shares.
+                    // An equal resource can have a newer copy: store the copy that other streams
+                    // share.
                     self.hold(at, Holds::Sent, now);
                 }
                 None if gone == GoneAction::Stays => {
@@ -462,7 +480,7 @@ impl TypeSubscription {
             }
             at += 1;
         }
-        // What is going stays due, and was passed over.
+        // Names that are going were skipped and stay due.
         if gone == GoneAction::Goes || self.due == 0 {
             self.due_from = at;
         }
@@ -477,7 +495,8 @@ impl TypeSubscription {
         (owed || any).then_some(batch)
     }
 
-    /// Records a response; returns the digest of what the client holds with it.
+    /// Records a response. Returns the digest of all resources that the client holds after
+    /// accepting it.
     pub(super) fn sent(&mut self, nonce: u64, names: SentNames, now: SystemTime) -> Version {
         let state = Version(self.digest.0);
         self.answers.sent(nonce, state, names, now);
@@ -494,7 +513,7 @@ impl TypeSubscription {
         self.answers.answer(nonce, error, now)
     }
 
-    /// Whether what is counted is what is there.
+    /// Checks the counters and the digest against the entries.
     #[cfg(test)]
     pub(super) fn is_consistent(&self) -> bool {
         let due = |entry: &View<'_>| entry.state.due.is_some();
@@ -505,8 +524,8 @@ impl TypeSubscription {
             && self.entries.resources().is_sorted_by(|a, b| a.name < b.name)
     }
 
-    /// Turns "compare everything" into the names that differ, and has all there is at hand where that is
-    /// where names are found.
+    /// Replaces "compare everything" by the names that differ. Loads all resources of the source if
+    /// names can only be looked up in them.
     fn compare(&mut self, source: &mut dyn ResourceSource) {
         if self.compare_all {
             let all = source.all(self.kind);
@@ -520,7 +539,7 @@ impl TypeSubscription {
         }
     }
 
-    /// Has due what differs from all there is.
+    /// Marks the names as due that differ from all resources of the source.
     fn compare_with(&mut self, all: All) {
         self.compare_all = false;
         let all = Arc::new(all);
@@ -541,7 +560,8 @@ impl TypeSubscription {
         self.all = Some(all);
     }
 
-    /// Makes `list` the base: what is held otherwise than it says gets an entry, and is due.
+    /// Makes `list` the base. Resources that differ between the previous base and `list` get an
+    /// entry and become due.
     fn follow(&mut self, list: &Arc<SharedList>) {
         let base = std::mem::take(&mut self.base);
         if base.list.as_ref().is_some_and(|before| Arc::ptr_eq(before, list)) {
@@ -565,21 +585,21 @@ impl TypeSubscription {
         self.base = Base { list: Some(Arc::clone(list)), sent: list.pieces().len() };
     }
 
-    /// Takes in entries that are due.
+    /// Adds entries and marks them as due.
     fn add_due(&mut self, mut new: Vec<NewEntry>) {
         new.iter_mut().for_each(|entry| entry.state.due = Some(Due::Compare));
         self.due += new.len();
         self.add(new);
     }
 
-    /// Notes that the next piece of the base is sent.
+    /// Records that the next piece of the base is sent.
     fn hold_piece(&mut self, piece: &ListPiece) {
         self.base.sent += 1;
         self.digest.add(piece.digest());
         let mut sweep = Sweep::new(piece.resources());
         for at in 0..self.entries.len() {
             if let Some(one) = sweep.find(self.entries.name(at)) {
-                // It has an entry, which counts by itself.
+                // The name has an entry, which contributes to the digest separately.
                 self.digest.subtract(list::digest(&one.name, Some(one.version)));
                 self.settle(at);
                 self.hold(at, Holds::Sent, Arc::clone(one));
@@ -595,8 +615,8 @@ impl TypeSubscription {
         self.place(name).filter(|at| self.entries.state(*at).named)
     }
 
-    /// The same of a name that other streams were just asked for: those that watch the same names have it
-    /// at the same place, and each step of a search is a look at memory that is far away.
+    /// Looks up a name that was just looked up in other streams. Streams with the same names have
+    /// it at the same index, and each step of a binary search reads distant memory.
     fn place_again(&self, name: &str) -> Option<usize> {
         let last = LAST_PLACE.get();
         if self.entries.resources().get(last).is_some_and(|one| *one.name == *name) {
@@ -607,7 +627,7 @@ impl TypeSubscription {
         Some(place)
     }
 
-    /// Makes entries for names that have none; `names` is sorted.
+    /// Creates entries for names that have none. `names` is sorted.
     fn enter(&mut self, names: &[&str]) {
         let mut sweep = Sweep::new(self.entries.resources());
         let new = names.iter().filter(|name| sweep.place(name).is_none());
@@ -618,7 +638,7 @@ impl TypeSubscription {
         self.add(new.collect());
     }
 
-    /// Takes in entries of other names than there are, in no order.
+    /// Adds entries whose names have no entry yet, in any order.
     fn add(&mut self, new: Vec<NewEntry>) {
         if !new.is_empty() {
             self.entries.add(new);
@@ -626,7 +646,7 @@ impl TypeSubscription {
         }
     }
 
-    /// Drops entries that say nothing, or only what the base says.
+    /// Removes entries that have no information, or only the information of the base.
     fn tidy(&mut self) {
         let mut base = Sweep::new(self.base.held());
         self.entries.retain(|entry| {
@@ -636,7 +656,7 @@ impl TypeSubscription {
         self.due_from = 0;
     }
 
-    /// Notes that an entry is due, as `Send` if it was so before.
+    /// Marks an entry as due. `Due::Send` is never downgraded to `Due::Compare`.
     fn mark(&mut self, at: usize, why: Due) {
         let before = self.entries.update(at, |state| {
             state.going = false;
@@ -648,7 +668,7 @@ impl TypeSubscription {
         self.due_from = self.due_from.min(at);
     }
 
-    /// Notes that an entry is not due any more.
+    /// Marks an entry as not due.
     fn settle(&mut self, at: usize) {
         let before = self.entries.update(at, |state| (state.due, state.going) = (None, false));
         self.due -= usize::from(before.due.is_some());
@@ -661,7 +681,7 @@ impl TypeSubscription {
         self.digest.add(self.entries.view(at).digest());
     }
 
-    /// Returns whether it was held.
+    /// Records that the client no longer holds a resource. Returns whether the client held it.
     fn drop_held(&mut self, at: usize) -> bool {
         let entry = self.entries.view(at);
         self.answers.forget(entry.name());
@@ -670,8 +690,8 @@ impl TypeSubscription {
     }
 }
 
-/// A sum of [`list::digest`]s: the same for the same contents however they were reached, on every
-/// replica, and kept up to date at the cost of what changes.
+/// A sum of [`list::digest`]s. It is equal for equal contents, regardless of how they were reached,
+/// and on every replica. Updating it costs only what changes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Digest(u64);
 
@@ -689,7 +709,7 @@ impl Digest {
 mod tests {
     use super::*;
 
-    /// Two upstream clusters, and how often it was asked.
+    /// A source with two upstream clusters that counts its calls.
     #[derive(Default)]
     struct Counting {
         alls: usize,
@@ -711,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_a_wildcard_type_are_found_in_one_pass() {
+    fn names_of_a_wildcard_type_are_looked_up_in_one_pass() {
         let mut source = Counting::default();
         let mut clusters = TypeSubscription::new(ResourceType::Cluster);
         clusters.subscribe(&["a", "b", "x", "y", "z"], |_| false);
@@ -719,7 +739,7 @@ mod tests {
         assert_eq!((sent.changed.len(), sent.removed.len()), (2, 3));
         source.body = "another".into();
         clusters.mark_all();
-        // In parts, and what changes between them is found.
+        // The response is divided; a change between its parts takes effect.
         let sent = clusters.take(&mut source, 1, GoneAction::Goes).expect("something");
         assert_eq!((sent.changed.len(), clusters.is_due()), (1, true));
         assert_eq!((source.alls, source.ones), (2, 0));
@@ -732,7 +752,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_does_not_depend_on_the_way_there() {
+    fn digest_does_not_depend_on_the_order_of_changes() {
         let listed =
             |name: &str, version| NewEntry::listed(name, Some(Version(version))).view().digest();
         let (mut there, mut back) = (Digest::default(), Digest::default());

@@ -1,8 +1,9 @@
-//! Types that clients ask for and of which nothing is here.
+//! Resource types that clients request but that are not served.
 //!
-//! A client waits for what it asked for, Envoy with the listener or the upstream cluster that needs it. So it is sent a
-//! response that there is nothing of that name, once for each time it asks. Owns what is still to be sent; remembers no
-//! names, and never ends a stream because a client knows more types than we do.
+//! A client waits for the resources that it requested: Envoy delays the listener or upstream
+//! cluster that needs them. Therefore each request receives one response stating that no resource
+//! with that name exists. This module stores only the responses that are still to be sent, not the
+//! names. It never ends a stream because a client supports more types than this server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,13 +22,13 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 };
 use strait_proto::envoy::google::protobuf::Any;
 
-/// The agent's reports on its workload's health.
+/// The type with which an agent reports its workload's health.
 pub(super) const HEALTH_REPORT: &str = "type.googleapis.com/istio.v1.HealthInformation";
-/// What agents are told of roots; see [`super::agent_roots`].
+/// The type with which agents receive trust roots; see [`super::agent_roots`].
 pub(super) const PROXY_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
-/// Envoy breaks when a filter's configuration is taken back (Envoy issue 32823).
+/// The type of an extension configuration. Envoy breaks when one is removed (Envoy issue 32823).
 const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
-/// Asked for by name only: to name nothing is to ask for nothing.
+/// Types that are requested only by name: a request without names requests nothing.
 const NAMED: [&str; 4] = [
     EXTENSION,
     "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
@@ -35,55 +36,57 @@ const NAMED: [&str; 4] = [
     "type.googleapis.com/envoy.service.runtime.v3.Runtime",
 ];
 
-/// What a stream asked for of such types.
+/// The unserved types that a stream has requested.
 #[derive(Debug, Default)]
 pub(super) struct UnknownTypes {
     types: BTreeMap<Arc<str>, UnknownTypeRequest>,
 }
 
-/// What it asked for of one type.
+/// The requests of a stream for one unserved type.
 #[derive(Debug, Default)]
 struct UnknownTypeRequest {
-    /// A digest of the names that it watches (SotW).
+    /// A digest of the subscribed names (SotW).
     names: u64,
-    /// Of the last response.
+    /// The nonce of the last response, until it is answered.
     nonce: Option<u64>,
-    /// What to say: these names are not there.
+    /// The names for the next response, which states that they do not exist. `None` if no response
+    /// is due.
     due: Option<BTreeSet<Arc<str>>>,
 }
 
-/// A response about a type that is not of the mesh.
+/// A response for a type that is not part of the mesh configuration: an unserved type, secrets,
+/// trust roots or a debug type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideResponse {
     form: ProtocolForm,
-    /// Of what.
+    /// The type URL.
     pub type_url: Arc<str>,
-    /// What the client will answer with.
+    /// The nonce that the client repeats in its answer.
     pub nonce: String,
-    /// Names that are not there (Delta only).
+    /// Names that do not exist (Delta only).
     pub removed: Vec<Arc<str>>,
-    /// What there is.
+    /// The resources.
     pub resources: Vec<SideResource>,
-    /// Who answers, where that is part of the answer.
+    /// The identifier of the control plane, for types whose responses state it.
     pub control_plane: Option<String>,
 }
 
-/// A resource of such a type, encoded.
+/// An encoded resource in a [`SideResponse`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideResource {
-    /// Its name; empty where the type has one resource.
+    /// The name; empty if the type has only one resource.
     pub name: String,
-    /// The type of its message, which may be another than the one asked for.
+    /// The type of the encoded message, which can differ from the requested type.
     pub type_url: String,
-    /// Its message.
+    /// The encoded message.
     pub body: Vec<u8>,
 }
 
 impl UnknownTypes {
-    /// Takes a request for a type of which there is nothing.
+    /// Handles a request for a type that is not served.
     ///
     /// # Errors
-    /// It asks for too much.
+    /// The request exceeds the limits for names or types.
     pub(super) fn on_request(
         &mut self,
         form: ProtocolForm,
@@ -100,7 +103,7 @@ impl UnknownTypes {
         }
         let asked = self.types.entry(type_url.into()).or_default();
         let answered = u64::from_str_radix(nonce, 16).ok();
-        // Each response is answered once: what comes after that counts as a question.
+        // Each response is answered once. A later request with the same nonce is a new request.
         let is_answer = asked.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
         let no_names = names.is_empty() && !NAMED.contains(&type_url);
         let everything = take_everything(&mut names);
@@ -110,7 +113,7 @@ impl UnknownTypes {
                     dropped.iter().for_each(|name| _ = due.remove(*name));
                 }
                 if first {
-                    // As of all types: what a client lists it goes on to watch.
+                    // As for all types: the client subscribes to the resources that it lists.
                     dropped.sort_unstable();
                     let of_list = listed.iter().map(|(name, _)| *name);
                     let of_list = of_list.filter(|name| dropped.binary_search(name).is_err());
@@ -135,12 +138,12 @@ impl UnknownTypes {
         Ok(if is_answer { Handled::Answer } else { Handled::Request })
     }
 
-    /// Whether something is to be sent.
+    /// Returns whether a response is due.
     pub(super) fn is_due(&self) -> bool {
         self.types.values().any(|asked| asked.due.is_some())
     }
 
-    /// The next response to be sent, under a nonce.
+    /// Returns the next response, with the given nonce.
     pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
         self.types.iter_mut().find_map(|(type_url, asked)| {
             let removed = asked.due.take()?.into_iter().collect();
@@ -154,7 +157,7 @@ impl UnknownTypes {
 }
 
 impl SideResponse {
-    /// A response with these resources. `nonce` is encoded in hexadecimal.
+    /// Creates a response with these resources. `nonce` is encoded in hexadecimal.
     pub fn of(
         form: ProtocolForm,
         type_url: &str,
@@ -165,7 +168,7 @@ impl SideResponse {
         Self { form, type_url, nonce, removed: Vec::new(), resources, control_plane: None }
     }
 
-    /// Writes it as a gRPC message.
+    /// Writes the response as a gRPC message, with the length prefix.
     pub fn encode_message(&self, out: &mut Rope) {
         let bytes = self.to_bytes();
         let length = u32::try_from(bytes.len()).expect("less than 4 GiB");
@@ -174,9 +177,9 @@ impl SideResponse {
         out.put_slice(&bytes);
     }
 
-    /// The message of its form.
+    /// Encodes the response as a message of the stream's protocol form.
     pub fn to_bytes(&self) -> Vec<u8> {
-        // A digest of what is there; 0 of nothing.
+        // A digest of the resources; 0 if there are no resources.
         let digest = self.resources.iter().fold(0, |sum, one| sum ^ xxh3_64(&one.body));
         let (version, nonce) = (Version(digest).to_string(), self.nonce.clone());
         let type_url = self.type_url.to_string();

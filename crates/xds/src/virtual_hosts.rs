@@ -1,8 +1,10 @@
-//! Virtual hosts of a route configuration as resources of their own (Envoy, "VHDS"), and the route without them.
+//! Virtual hosts of a route configuration as separate resources (Envoy, "VHDS"), and the route
+//! configuration without them.
 //!
-//! A route is always made whole, in chunks that its versions share. What a client lacks of the hosts of one is the difference
-//! of two wholes, that which it holds and that which it shall hold: chunks in the same memory are passed over. So nothing
-//! is kept for each host, and no host is made for those who have it already.
+//! A route is always generated as a whole, in chunks that its versions share. The hosts that a
+//! client lacks are the difference between two whole routes: the held one and the current one.
+//! Chunks in the same memory are skipped. Therefore no state is stored per host, and hosts that the
+//! client already has are not generated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -25,18 +27,19 @@ mod field {
     pub(super) const HOST_NAME: u32 = 1;
 }
 
-/// The hosts of a route that a client has.
+/// The virtual hosts of a route that a client holds.
 #[derive(Debug)]
 pub enum HeldHosts {
-    /// None.
+    /// The client holds no hosts.
     Nothing,
-    /// Those that it listed when it came, without the name of the route, each with its version if that is one of ours.
+    /// The hosts that the client listed when it connected, without the name of the route. A version
+    /// is `None` if this server did not create it.
     Listed(BTreeMap<Box<str>, Option<Version>>),
-    /// Those of this route.
+    /// The hosts of this route.
     Of(Arc<Resource>),
 }
 
-/// What a client lacks of the hosts of a route, sorted by name.
+/// The differences between the hosts that a client holds and a route's hosts, sorted by name.
 #[derive(Debug, Default)]
 pub struct HostChanges {
     /// Hosts that the client lacks or holds with other content.
@@ -59,7 +62,7 @@ struct HostFragment<'a> {
 }
 
 impl<'a> HostFragment<'a> {
-    /// Its name and what follows: a host begins with its name.
+    /// Splits the host into its name and the bytes after it. An encoded host begins with its name.
     fn split(&self) -> (&'a [u8], &'a [u8]) {
         let first = fields(self.content).next().filter(|first| first.number == field::HOST_NAME);
         let name = first.map_or(0..0, |first| first.content);
@@ -70,7 +73,8 @@ impl<'a> HostFragment<'a> {
         Version(xxh3_64(self.content))
     }
 
-    /// It under the name by which Envoy knows whose it is.
+    /// Returns the host as a resource. Its name begins with the name of the route, from which Envoy
+    /// finds the route.
     fn resource(&self, route: &str) -> Resource {
         let (name, rest) = self.split();
         let name = resource_name(route, name);
@@ -87,12 +91,14 @@ fn resource_name(route: &str, host: &[u8]) -> String {
     format!("{route}/{}", String::from_utf8_lossy(host))
 }
 
-/// A name within a route that no host has. To be told that it is gone tells a client that there are no hosts to wait for.
+/// Returns a resource name within a route that no host has.
+///
+/// Its removal informs a client that the route has no hosts to wait for.
 pub(super) fn nobody(route: &str) -> Arc<str> {
     format!("{route}/").into()
 }
 
-/// What the hosts of a route are called that are held.
+/// Returns the resource names of the hosts that a client holds.
 pub(super) fn names(route: &str, held: &HeldHosts) -> Vec<Arc<str>> {
     let of = |host: &[u8]| resource_name(route, host).into();
     match held {
@@ -105,13 +111,13 @@ pub(super) fn names(route: &str, held: &HeldHosts) -> Vec<Arc<str>> {
     }
 }
 
-/// What whoever holds some hosts lacks of those of a route.
+/// Computes the changes from the hosts that a client holds to the hosts of a route.
 pub fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
     let mut segments = now.body.segments();
     let mut old = Vec::new();
     if let HeldHosts::Of(held) = held {
         let mut rest = held.body.segments();
-        // Mostly what differs is one run, and in that one host.
+        // Usually one run differs, and only one host in it.
         trim(&mut segments, &mut rest, |one, other| one.is_same(other));
         let mut others = HashMap::<_, BodySegment<'_>, SecretHasher>::default();
         others.extend(rest.into_iter().map(|one| (one.memory(), one)));
@@ -153,13 +159,15 @@ pub fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
     HostChanges { changed, removed }
 }
 
-/// A route for whoever asks for its hosts one by one: it changes only with what is no host.
+/// Returns a route without its hosts, for a client that receives hosts individually.
+///
+/// The result changes only if something other than a host changes.
 pub fn without_hosts(whole: &Resource) -> Resource {
     let segments = whole.body.segments();
     outline(&whole.name, segments.iter().map(BodySegment::bytes))
 }
 
-/// The same of the runs of a route in which there is anything but hosts.
+/// Returns a route without its hosts, from the runs that contain anything other than hosts.
 pub fn outline(name: &Arc<str>, runs: impl Iterator<Item = Bytes>) -> Resource {
     let mut rest = Vec::new();
     for bytes in runs {
@@ -179,7 +187,7 @@ pub fn outline(name: &Arc<str>, runs: impl Iterator<Item = Bytes>) -> Resource {
     Resource::new(Arc::clone(name), rest)
 }
 
-/// Takes away what two lists begin and end with alike.
+/// Removes the common prefix and the common suffix of two lists.
 fn trim<T>(one: &mut Vec<T>, other: &mut Vec<T>, is_same: impl Fn(&T, &T) -> bool) {
     let alike = |(one, other): &(&T, &T)| is_same(one, other);
     let first = one.iter().zip(other.iter()).take_while(alike).count();
@@ -194,7 +202,7 @@ fn runs(segments: &[BodySegment<'_>]) -> Vec<Bytes> {
     segments.iter().map(BodySegment::bytes).collect()
 }
 
-/// The hosts in some runs of a route, in their order.
+/// Returns the hosts in some runs of a route, in their order.
 fn hosts(runs: &[Bytes]) -> Vec<HostFragment<'_>> {
     let mut hosts = Vec::new();
     for run in runs {
@@ -212,11 +220,12 @@ fn by_name(hosts: Vec<HostFragment<'_>>) -> BTreeMap<&[u8], HostFragment<'_>> {
 struct EncodedField {
     number: u32,
     whole: Range<usize>,
-    /// Without its head; of a number nothing.
+    /// The content without the key and length. Empty for a numeric field.
     content: Range<usize>,
 }
 
-/// The fields of a message, as far as it can be read: it was written here.
+/// Returns the fields of a message, up to the first unreadable one. The message was encoded by this
+/// server.
 fn fields(bytes: &[u8]) -> impl Iterator<Item = EncodedField> {
     let mut start = 0;
     std::iter::from_fn(move || {

@@ -1,4 +1,5 @@
-//! The parts of a response that both forms share. A resource's bytes stay where all streams share them.
+//! Encoding of the parts of a response that both protocol forms share. The bytes of a resource are
+//! not copied; all streams share them.
 
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
@@ -11,7 +12,7 @@ mod any {
     pub(super) const VALUE: u32 = 2;
 }
 
-/// Writes a field of text or bytes; an empty one is left out, as proto3 does.
+/// Writes a text or bytes field. An empty value is omitted, as in proto3.
 pub(super) fn put_bytes(tag: u32, value: &[u8], out: &mut Rope) {
     if !value.is_empty() {
         put_head(tag, value.len(), out);
@@ -19,12 +20,12 @@ pub(super) fn put_bytes(tag: u32, value: &[u8], out: &mut Rope) {
     }
 }
 
-/// The length of what [`put_bytes`] writes.
+/// The number of bytes that [`put_bytes`] writes.
 pub(super) fn bytes_len(tag: u32, value: &[u8]) -> usize {
     if value.is_empty() { 0 } else { message_len(tag, value.len()) }
 }
 
-/// Writes the head of a field of `length` bytes.
+/// Writes the key and length of a field with `length` bytes of content.
 pub(super) fn put_head(tag: u32, length: usize, out: &mut Rope) {
     out.write(|text| {
         encode_key(tag, WireType::LengthDelimited, text);
@@ -32,7 +33,7 @@ pub(super) fn put_head(tag: u32, length: usize, out: &mut Rope) {
     });
 }
 
-/// The length of a field whose content has `length` bytes.
+/// The total length of a field with `length` bytes of content.
 pub(super) fn message_len(tag: u32, length: usize) -> usize {
     key_len(tag) + encoded_len_varint(length as u64) + length
 }
@@ -47,7 +48,7 @@ pub(super) fn put_any(tag: u32, kind: ResourceType, resource: &Resource, out: &m
     }
 }
 
-/// The length of what [`put_any`] writes.
+/// The number of bytes that [`put_any`] writes.
 pub(super) fn any_len(tag: u32, kind: ResourceType, resource: &Resource) -> usize {
     message_len(tag, any_content_len(kind, resource))
 }

@@ -1,9 +1,11 @@
-//! Virtual hosts one by one (VHDS): what a stream is sent of the routes that it watches.
+//! Individual virtual hosts (VHDS) of the routes that a stream subscribes to.
 //!
-//! Envoy asks once for the type, without names, and means the hosts of all routes that it asks for: of a later route it says nothing
-//! more. So the watch of this type has the routes' names, and what is held under them are whole routes, as ever; a
-//! response has what differs of one of them. Envoy takes such a response as a whole or not at all, so what it holds once it has
-//! refused one is what it held before, and until it has answered nobody knows: that route waits.
+//! Envoy requests the type once, without names, for the hosts of all its routes. It sends no
+//! further request when it subscribes to another route. Therefore the subscription for this type
+//! contains the names of the routes, and the held resources are whole routes. A response contains
+//! the differences of one route. Envoy accepts or rejects this response as a whole, so after a
+//! rejection it still holds the previous hosts. Until it answers, its state is unknown, and further
+//! responses for that route wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,14 +22,16 @@ use crate::subscription::OneChange;
 use crate::virtual_hosts::{self, HeldHosts};
 
 impl Session {
-    /// Serves virtual hosts one by one. Only the Delta form has them so.
+    /// Serves virtual hosts individually. Has no effect in the SotW form, which does not support
+    /// this.
     pub fn serve_virtual_hosts(&mut self) {
         if self.form == ProtocolForm::Delta {
             self.hosts = Some(Box::default());
         }
     }
 
-    /// Takes a request for virtual hosts. What it names says nothing: it is the routes whose hosts are meant.
+    /// Handles a request for virtual hosts. Its names are ignored: the subscribed routes determine
+    /// the hosts.
     pub(crate) fn on_hosts_request(
         &mut self,
         request: &AdsRequest<'_>,
@@ -50,7 +54,8 @@ impl Session {
         Ok(handled)
     }
 
-    /// Watches the hosts of all routes that are watched, and believes the client in those that it lists.
+    /// Subscribes to the hosts of all subscribed routes, and records the hosts that the client
+    /// lists.
     fn watch_all_hosts(
         &mut self,
         listed: &[(&str, &str)],
@@ -64,7 +69,8 @@ impl Session {
         }
         let Some(hosts) = &mut self.hosts else { return };
         let Some(routes) = self.watches.get(&ResourceType::Route) else { return };
-        // Of a route that it has let go and taken up again it still lists the hosts of before.
+        // After the client has unsubscribed from a route and subscribed to it again, it still lists
+        // the route's previous hosts.
         let listed_routes = std::mem::take(&mut hosts.listed_routes);
         by_route.retain(|route, listed| {
             let is_believed = listed_routes.contains(*route);
@@ -93,14 +99,15 @@ impl Session {
         watch.subscribe(&all, |name| current.contains_key(name));
     }
 
-    /// Takes note of routes that the client had when it came.
+    /// Records routes that the client already had when it connected.
     pub(crate) fn note_listed_routes(&mut self, names: impl Iterator<Item = Arc<str>>) {
         if let Some(hosts) = &mut self.hosts {
             hosts.listed_routes.extend(names);
         }
     }
 
-    /// Watches the hosts of routes, sorted, that the client has asked for now: it may have forgotten those of before.
+    /// Subscribes to the hosts of routes that the client has just requested, which are sorted. The
+    /// client may have forgotten the hosts that it was sent before.
     pub(super) fn watch_hosts(&mut self, routes: &[&str]) {
         self.forget_hosts(routes.iter().copied());
         if let Some(watch) = self.watches.get_mut(&ResourceType::VirtualHost) {
@@ -108,7 +115,7 @@ impl Session {
         }
     }
 
-    /// Watches the hosts of routes no more.
+    /// Unsubscribes from the hosts of routes.
     pub(super) fn forget_hosts<'a>(&mut self, routes: impl Iterator<Item = &'a str>) {
         let Some(hosts) = &mut self.hosts else { return };
         let Some(watch) = self.watches.get_mut(&ResourceType::VirtualHost) else {
@@ -128,7 +135,7 @@ impl Session {
         watch.unsubscribe(routes);
     }
 
-    /// Tells the client that hosts of routes are gone that it has let go.
+    /// Returns a response that removes the hosts of routes from which the client has unsubscribed.
     pub(super) fn gone_hosts_response(&mut self, now: SystemTime) -> Option<Response> {
         let hosts = self.hosts.as_mut().filter(|hosts| hosts.is_due())?;
         let watch = self.watches.get_mut(&ResourceType::VirtualHost)?;
@@ -148,15 +155,15 @@ impl Session {
         })
     }
 
-    /// The next response with hosts: all that the client lacks of one route, so that a domain which goes from one host to another
-    /// is never with both.
+    /// Returns the next response with hosts. It contains all changes of one route, so that two
+    /// hosts never have the same domain while it moves from one to the other.
     pub(super) fn hosts_response(
         &mut self,
         source: &mut dyn ResourceSource,
         now: SystemTime,
     ) -> Option<Response> {
         let hosts = self.hosts.as_mut()?;
-        // It takes hosts of routes alone that it has taken.
+        // The client accepts hosts only for routes that it has accepted.
         let routes = self.watches.get(&ResourceType::Route)?;
         let unanswered = routes.awaits_answer_to(self.last_nonce);
         let nack = routes.progress().nack.as_ref();

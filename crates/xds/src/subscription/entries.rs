@@ -1,7 +1,7 @@
-//! The names of one subscription: watched, held or due.
+//! The names of one subscription that are subscribed to, held or due.
 //!
-//! A stream has thousands, so each costs 9 bytes: a pointer to what it stands for, and a byte of what is
-//! known of it.
+//! A stream has thousands of entries, so each uses only 9 bytes: a pointer to the resource and one
+//! byte of state.
 
 use std::sync::Arc;
 
@@ -11,64 +11,66 @@ use crate::held_version::HeldVersion;
 use crate::list;
 use crate::resource::{Resource, Version};
 
-/// Entries sorted by name, each name once.
+/// Entries sorted by name, without duplicate names.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     resources: Vec<Arc<Resource>>,
-    /// As many.
+    /// The states, in the order of `resources`.
     states: Vec<PackedState>,
 }
 
-/// An entry on its way in.
+/// An entry that is about to be inserted.
 #[derive(Debug, Clone)]
 pub(super) struct NewEntry {
-    /// What was sent, shared with all who were; else a stub that has the name, and the version if the
-    /// client listed one.
+    /// The sent resource, shared with all streams that were sent it. Otherwise a stub with the
+    /// name, and the version if the client listed one.
     pub(super) resource: Arc<Resource>,
     pub(super) state: NameState,
 }
 
-/// An entry as it stands.
+/// A copy of an entry's current state.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) resource: &'a Arc<Resource>,
     pub(super) state: NameState,
 }
 
-/// What is known of a name.
+/// The state of a name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NameState {
     pub(super) holds: Holds,
-    /// The client asked for it by this name.
+    /// Whether the client subscribed to this name explicitly.
     pub(super) named: bool,
     pub(super) due: Option<Due>,
-    /// It is due and gone, to be taken back at the end of the sweep.
+    /// Whether the name is due and missing from the source, so that it is removed at the end of the
+    /// sweep.
     pub(super) going: bool,
 }
 
-/// What a client holds of an entry.
+/// Whether and how the client holds an entry's resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Holds {
     #[default]
     Nothing,
-    /// It stated so, with another server's version.
+    /// The client listed it, with another server's version.
     Unknown,
-    /// It stated so, with the version of the entry's resource.
+    /// The client listed it, with the version of the entry's resource.
     Listed,
-    /// It was sent the entry's resource.
+    /// The client was sent the entry's resource.
     Sent,
 }
 
-/// Why a name is due.
+/// The reason why a name is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// It may have changed: send it if its version differs.
+    /// The resource may have changed: send it if its version differs.
     Compare,
-    /// The client waits for it: send it as it is.
+    /// The client waits for the resource: send it even if it is unchanged.
     Send,
 }
 
-/// A [`NameState`] in a byte: two bits of what is held, two of what is due, and two marks.
+/// A [`NameState`] in one byte: two bits for `holds`, two for `due`, and one each for `named` and
+/// `going`.
 #[derive(Debug, Clone, Copy)]
 struct PackedState(u8);
 
@@ -105,22 +107,22 @@ impl From<PackedState> for NameState {
 }
 
 impl NewEntry {
-    /// Of what is neither watched nor held, and not due.
+    /// Creates an entry that is neither subscribed to, nor held, nor due.
     pub(super) fn new(resource: Arc<Resource>) -> Self {
         Self { resource, state: NameState::default() }
     }
 
-    /// Of what the client was sent.
+    /// Creates an entry for a resource that the client was sent.
     pub(super) fn sent(resource: Arc<Resource>) -> Self {
         Self { resource, state: NameState { holds: Holds::Sent, ..NameState::default() } }
     }
 
-    /// Of what nothing is known but its name.
+    /// Creates an entry for which only the name is known.
     pub(super) fn named(name: &str) -> Self {
         Self::new(Self::stub(name, Version(0)))
     }
 
-    /// Of what the client says it holds.
+    /// Creates an entry for a resource that the client listed.
     pub(super) fn listed(name: &str, version: Option<Version>) -> Self {
         let holds = if version.is_some() { Holds::Listed } else { Holds::Unknown };
         Self {
@@ -152,7 +154,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The version that is held.
+    /// Returns the version that the client holds, if it is known.
     pub(super) fn version(self) -> Option<Version> {
         matches!(self.state.holds, Holds::Listed | Holds::Sent).then_some(self.resource.version)
     }
@@ -161,7 +163,7 @@ impl<'a> View<'a> {
         self.version() != Some(now.version)
     }
 
-    /// What it adds to the digest of what is held.
+    /// Returns the entry's contribution to the digest of all held resources.
     pub(super) fn digest(self) -> u64 {
         match self.state.holds {
             Holds::Nothing => 0,
@@ -179,44 +181,44 @@ impl Entries {
         self.resources.is_empty()
     }
 
-    /// What they stand for, in the order of the names.
+    /// The resources of the entries, in the order of their names.
     pub(super) fn resources(&self) -> &[Arc<Resource>] {
         &self.resources
     }
 
-    /// The name at a place that there is.
+    /// Returns the name at an existing index.
     pub(super) fn name(&self, at: usize) -> &Arc<str> {
         &self.resources[at].name
     }
 
-    /// What is known of the name at a place that there is.
+    /// Returns the state of the name at an existing index.
     pub(super) fn state(&self, at: usize) -> NameState {
         self.states[at].into()
     }
 
-    /// The entry at a place that there is.
+    /// Returns the entry at an existing index.
     pub(super) fn view(&self, at: usize) -> View<'_> {
         View { resource: &self.resources[at], state: self.state(at) }
     }
 
-    /// All of them, in the order of the names.
+    /// All entries, in the order of their names.
     pub(super) fn iter(&self) -> impl Iterator<Item = View<'_>> {
         let states = self.states.iter().map(|state| NameState::from(*state));
         self.resources.iter().zip(states).map(|(resource, state)| View { resource, state })
     }
 
-    /// Where a name is.
+    /// Returns the index of a name.
     pub(super) fn place(&self, name: &str) -> Option<usize> {
         self.resources.binary_search_by(|one| (*one.name).cmp(name)).ok()
     }
 
-    /// The first place from `from` on whose state is so.
+    /// Returns the first index from `from` on whose state satisfies the predicate.
     pub(super) fn position(&self, from: usize, is_so: impl Fn(NameState) -> bool) -> Option<usize> {
         let rest = self.states.get(from..)?;
         rest.iter().position(|state| is_so(NameState::from(*state))).map(|at| from + at)
     }
 
-    /// Changes what is known of the name at a place that there is; returns what was known before.
+    /// Changes the state of the name at an existing index. Returns the previous state.
     pub(super) fn update(&mut self, at: usize, change: impl FnOnce(&mut NameState)) -> NameState {
         let before = self.state(at);
         let mut state = before;
@@ -225,12 +227,12 @@ impl Entries {
         before
     }
 
-    /// Has the entry at a place that there is stand for this, of the same name.
+    /// Replaces the resource at an existing index by another one with the same name.
     pub(super) fn replace(&mut self, at: usize, resource: Arc<Resource>) {
         self.resources[at] = resource;
     }
 
-    /// Takes in entries of other names than there are, in no order, each name once.
+    /// Inserts entries in any order. Their names must be distinct and must not have an entry yet.
     pub(super) fn add(&mut self, mut new: Vec<NewEntry>) {
         new.sort_by(|a, b| a.resource.name.cmp(&b.resource.name));
         let resources = std::mem::take(&mut self.resources);
@@ -252,7 +254,7 @@ impl Entries {
         self.states.push(state);
     }
 
-    /// Keeps what shall be kept.
+    /// Removes the entries for which the predicate is false, and releases unused memory.
     pub(super) fn retain(&mut self, mut keeps: impl FnMut(View<'_>) -> bool) {
         let mut kept = 0;
         for at in 0..self.len() {
@@ -276,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_comes_out_of_a_byte_as_it_went_in() {
+    fn state_survives_packing_into_a_byte() {
         for holds in [Holds::Nothing, Holds::Unknown, Holds::Listed, Holds::Sent] {
             for due in [None, Some(Due::Compare), Some(Due::Send)] {
                 for (named, going) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn they_stay_in_order_whatever_comes_and_goes() {
+    fn entries_stay_sorted_after_insertions_and_removals() {
         let mut entries = Entries::default();
         let names = |entries: &Entries| {
             entries.iter().map(|one| one.name().to_string()).collect::<Vec<_>>()

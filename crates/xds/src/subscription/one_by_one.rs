@@ -1,4 +1,5 @@
-//! What is due of a type of which each name makes a response of its own, and may have to wait for an answer.
+//! Due names of a type for which each name has a separate response, which may wait for the client's
+//! answer.
 
 use std::sync::Arc;
 
@@ -6,19 +7,22 @@ use super::TypeSubscription;
 use super::entries::{Due, Holds, NewEntry};
 use crate::resource::{Resource, ResourceSource, Version};
 
-/// What a name was to the client, and is from now on.
+/// A due name's resources before and after its response.
 #[derive(Debug)]
 pub(crate) struct OneChange {
-    /// The client waits for an answer, whatever there is.
+    /// Whether the client waits for a response even if nothing differs.
     pub(crate) is_awaited: bool,
-    /// What it was sent before.
+    /// The resource that the client was sent before.
     pub(crate) before: Option<Arc<Resource>>,
     pub(crate) now: Arc<Resource>,
 }
 
 impl TypeSubscription {
-    /// The next name that differs from what is held, or must be sent; it counts as held from now on. Those that `waits` says so of
-    /// stay due; it is told whether the client holds anything under the name.
+    /// Returns the next name whose resource differs from the held one, or must be sent. It is
+    /// recorded as held.
+    ///
+    /// Names for which `waits` returns true stay due. The second argument of `waits` states whether
+    /// the client was sent a resource under the name.
     pub(crate) fn take_one(
         &mut self,
         source: &mut dyn ResourceSource,
@@ -49,13 +53,13 @@ impl TypeSubscription {
         None
     }
 
-    /// What was sent under a name and is still held.
+    /// Returns the resource that was sent under a name, if the client still holds it.
     pub(crate) fn sent_of(&self, name: &str) -> Option<Arc<Resource>> {
         let entry = self.entries.view(self.place(name)?);
         (entry.state.holds == Holds::Sent).then(|| Arc::clone(entry.resource))
     }
 
-    /// Believes the client that it holds these, which are as they shall be.
+    /// Records resources that the client states to hold and that are current.
     pub(crate) fn list_current(&mut self, all: impl Iterator<Item = Arc<Resource>>) {
         let new: Vec<_> = all.map(NewEntry::sent).collect();
         new.iter().for_each(|entry| self.digest.add(entry.view().digest()));
@@ -65,7 +69,7 @@ impl TypeSubscription {
         self.add(new);
     }
 
-    /// Forgets that these were refused: the client doesn't hold them any more.
+    /// Removes resources from the current rejection, because the client no longer holds them.
     pub(crate) fn forget_refused(&mut self, names: &[Arc<str>]) {
         names.iter().for_each(|name| self.answers.forget(name));
     }

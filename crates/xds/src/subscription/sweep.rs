@@ -1,10 +1,10 @@
-//! Looks names up that come in order, in runs that are in the same order.
+//! Lookup of sorted names in sorted sequences.
 
 use std::sync::Arc;
 
 use crate::resource::{All, Resource};
 
-/// What a sorted run is searched by.
+/// An element of a sequence that is sorted by name.
 pub(super) trait SortedByName {
     fn name(&self) -> &str;
 }
@@ -21,7 +21,7 @@ impl SortedByName for Arc<str> {
     }
 }
 
-/// Finds names in a sorted run, one after the other in their order.
+/// A cursor that looks up sorted names in a sorted sequence.
 pub(super) struct Sweep<'a, T> {
     all: &'a [T],
     passed: usize,
@@ -32,16 +32,16 @@ impl<'a, T: SortedByName> Sweep<'a, T> {
         Self { all, passed: 0 }
     }
 
-    /// The one of this name; each name must come after the last one asked for.
+    /// Returns the element with this name. Each name must come after the previous one.
     pub(super) fn find(&mut self, name: &str) -> Option<&'a T> {
         self.all.get(self.place(name)?)
     }
 
-    /// The same by its place.
+    /// Returns the index of the element with this name. Each name must come after the previous one.
     pub(super) fn place(&mut self, name: &str) -> Option<usize> {
         let rest = self.all.get(self.passed..).unwrap_or_default();
         let before = |one: &T| one.name() < name;
-        // Mostly it is the one behind the last.
+        // Usually it is the next element.
         self.passed += match rest {
             [first, second, ..] if before(first) && !before(second) => 1,
             [first, ..] if before(first) => rest.partition_point(before),
@@ -51,7 +51,7 @@ impl<'a, T: SortedByName> Sweep<'a, T> {
     }
 }
 
-/// Finds names in all there is of a wildcard type, in their order.
+/// A cursor that looks up sorted names in all resources of a wildcard type.
 pub(super) struct Everything<'a> {
     shared: Sweep<'a, Arc<Resource>>,
     own: Sweep<'a, Arc<Resource>>,
