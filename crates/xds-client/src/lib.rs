@@ -1,8 +1,9 @@
 //! An xDS client for tests, benches and the demo.
 //!
-//! It connects as one proxy over mTLS, subscribes as a proxy would (all upstream clusters and listeners, then the
-//! assignments and routes they name), and records what it receives. It speaks both forms of the protocol and can continue
-//! from the state of an earlier client. It rejects a resource that it cannot decode, as a proxy would. It carries no traffic.
+//! It connects as one proxy over mTLS, subscribes as a proxy would (all upstream clusters and
+//! listeners, then the assignments and routes they refer to), and records the resources that it
+//! receives. It supports both protocol forms and can continue from the state of an earlier client.
+//! It rejects a resource that it cannot decode, as a proxy would. It forwards no traffic.
 
 #![forbid(unsafe_code)]
 
@@ -40,23 +41,23 @@ use strait_xds::references::names_in;
 use strait_xds::resource::ResourceType;
 use strait_xds::session::ProtocolForm;
 
-/// Requests that may wait to be sent. A full queue makes the reader wait, and with it the server.
+/// The capacity of the request queue. A full queue blocks the reader, and thereby the server.
 const REQUESTS: usize = 64;
-/// gRPC's "invalid argument", as Envoy rejects.
+/// gRPC's status code for an invalid argument, with which Envoy rejects responses.
 const INVALID_ARGUMENT: i32 = 3;
 
-/// What can go wrong before there is a stream.
+/// An error while a stream is opened.
 #[derive(Debug, thiserror::Error)]
 pub enum XdsConnectError {
-    /// The name the server should prove is none.
+    /// The expected server name is not a valid name.
     #[error("{0:?} is no server name")]
     ServerName(String),
-    /// No connection.
+    /// The connection failed.
     #[error("no connection to {address}")]
     Transport {
-        /// Where to.
+        /// The address of the server.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: tonic::transport::Error,
     },
     /// The server ended the stream at once.
@@ -64,54 +65,55 @@ pub enum XdsConnectError {
     Refused(#[source] Box<Status>),
 }
 
-/// What a client holds by now.
+/// The resources that a client holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClientContents {
     bodies: BTreeMap<ResourceType, BTreeMap<String, Vec<u8>>>,
-    /// What was asked for by name and has not come.
+    /// Names that were subscribed to and have not been received.
     awaited: BTreeSet<(ResourceType, String)>,
-    /// The version of each resource, where the form has one for each (Delta).
+    /// The version of each resource (Delta only).
     versions: BTreeMap<ResourceType, BTreeMap<String, String>>,
-    /// The last version of each type, as the server calls it.
+    /// The last version of each type, as stated by the server.
     pub type_versions: BTreeMap<ResourceType, String>,
-    /// How many responses brought that.
+    /// The number of responses that were received.
     pub responses: u64,
-    /// How many resources those carried.
+    /// The number of resources in these responses.
     pub resources: u64,
-    /// How many responses were rejected.
+    /// The number of responses that were rejected.
     pub rejected: u64,
-    /// Why the stream ended, once it has; what was held is held on to.
+    /// The reason why the stream ended, once it has ended. The resources stay available.
     pub ended: Option<String>,
 }
 
 impl ClientContents {
-    /// Whether everything that was asked for has come at least once.
+    /// Returns whether every resource that was requested has been received at least once.
     pub fn is_complete(&self) -> bool {
         let all_of = [ResourceType::Cluster, ResourceType::Listener];
         all_of.iter().all(|kind| self.bodies.contains_key(kind)) && self.awaited.is_empty()
     }
 
-    /// The names held of a type.
+    /// The names of the held resources of a type.
     pub fn names(&self, kind: ResourceType) -> impl Iterator<Item = &str> {
         self.bodies.get(&kind).into_iter().flatten().map(|(name, _)| name.as_str())
     }
 
-    /// The encoded resource.
+    /// Returns the encoded resource.
     pub fn body(&self, kind: ResourceType, name: &str) -> Option<&[u8]> {
         Some(self.bodies.get(&kind)?.get(name)?)
     }
 
-    /// The version of each resource of a type; empty in the SotW form.
+    /// Returns the version of each resource of a type. Empty in the SotW form.
     pub fn versions(&self, kind: ResourceType) -> BTreeMap<String, String> {
         self.versions.get(&kind).cloned().unwrap_or_default()
     }
 
-    /// The decoded resource; `M` must be the message of `kind`.
+    /// Returns the decoded resource. `M` must be the message type of `kind`.
     pub fn message<M: Message + Default>(&self, kind: ResourceType, name: &str) -> Option<M> {
         M::decode(self.body(kind, name)?).ok()
     }
 
-    /// The weight of each address in the assignment `name`; empty where it is not held.
+    /// Returns the weight of each address in the assignment `name`. Empty if the client does not
+    /// hold the assignment.
     pub fn endpoints(&self, name: &str) -> BTreeMap<SocketAddr, u32> {
         let assignment = self.message::<ClusterLoadAssignment>(ResourceType::Endpoint, name);
         let members = assignment.unwrap_or_default().endpoints.into_iter();
@@ -138,21 +140,22 @@ impl ClientContents {
     }
 }
 
-/// The stream has ended; nothing more will change.
+/// The stream has ended, and the resources no longer change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the stream ended: {0}")]
 pub struct StreamEnded(pub String);
 
-/// How a client behaves.
+/// The behavior of a client.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The form of the protocol.
+    /// The protocol form.
     pub form: ProtocolForm,
-    /// What it holds from a stream before, and says that it has.
+    /// The resources of an earlier stream, which the client lists when it connects.
     pub held: ClientContents,
-    /// A type of which it rejects everything.
+    /// A type whose responses are all rejected.
     pub rejects: Option<ResourceType>,
-    /// A text: responses with a resource that has it are rejected, as an Envoy rejects what it doesn't know.
+    /// A text: responses with a resource that contains it are rejected, like a message that Envoy
+    /// does not support.
     pub rejects_text: Option<Arc<str>>,
 }
 
@@ -167,18 +170,19 @@ impl Default for Options {
     }
 }
 
-/// One connected client. Dropping it ends the stream.
+/// A connected client. Dropping it ends the stream.
 #[derive(Debug)]
 pub struct XdsClient {
     held: watch::Receiver<ClientContents>,
 }
 
 impl XdsClient {
-    /// Connects to `address`, which must prove to be `server_name`, and begins to record in the Delta
-    /// form. The task ends with the stream, with `tasks`, or soon after the client is dropped.
+    /// Connects to `address` and begins to record in the Delta form. The server must prove
+    /// `server_name`. The task ends with the stream, with `tasks`, or soon after the client is
+    /// dropped.
     ///
     /// # Errors
-    /// When there is no connection, or the stream is refused at once.
+    /// The connection fails, or the server refuses the stream at once.
     pub async fn connect(
         address: SocketAddr,
         server_name: &str,
@@ -193,7 +197,7 @@ impl XdsClient {
     /// Opens a stream on a connection and begins to record.
     ///
     /// # Errors
-    /// When the stream is refused at once.
+    /// The server refuses the stream at once.
     pub async fn open(
         channel: Channel,
         node: Node,
@@ -214,7 +218,7 @@ impl XdsClient {
         let (requests, taken) = mpsc::channel(REQUESTS);
         let recorder = Recorder { rejects, rejects_text, ..Recorder::new(&held) };
         for request in recorder.first(node, &held) {
-            // There are five at most, and that many fit.
+            // There are at most five requests, and the queue has room for them.
             let _ = requests.try_send(request);
         }
         let responses = responses(channel, form, ReceiverStream::new(taken))
@@ -225,15 +229,16 @@ impl XdsClient {
         Ok(Self { held })
     }
 
-    /// What is held now.
+    /// Returns the resources that the client holds.
     pub fn held(&self) -> ClientContents {
         self.held.borrow().clone()
     }
 
-    /// Waits until what is held passes `test`, which it may do already.
+    /// Waits until the resources that the client holds satisfy `test`, which may be the case at
+    /// once.
     ///
     /// # Errors
-    /// When the stream ends before.
+    /// The stream ends before.
     pub async fn wait_for(
         &mut self,
         mut test: impl FnMut(&ClientContents) -> bool,
@@ -253,11 +258,11 @@ impl XdsClient {
     }
 }
 
-/// An mTLS connection to `address`, which must prove to be `server_name`: what a client of either wire
-/// form begins with.
+/// Opens an mTLS connection to `address`. The server must prove `server_name`. Clients of both
+/// protocol forms use it.
 ///
 /// # Errors
-/// When there is no connection.
+/// The connection fails.
 pub async fn channel(
     address: SocketAddr,
     server_name: &str,
@@ -273,7 +278,8 @@ pub async fn channel(
             tls.connect(server_name, stream).await.map(TokioIo::new)
         }
     });
-    // The scheme is that of what the connector returns: its TLS is done already.
+    // The connector returns a stream that already uses TLS, so the scheme of the endpoint is
+    // `http`.
     let transport = |source| XdsConnectError::Transport { address, source };
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(transport)?;
     endpoint.connect_with_connector(connector).await.map_err(transport)
@@ -318,7 +324,7 @@ async fn record(
                 let mut answers = Vec::new();
                 held.send_modify(|held| answers = recorder.apply(held, response));
                 for answer in answers {
-                    // Where nobody takes it, the next read says why.
+                    // If the request is not accepted, the next read returns the reason.
                     let _ = requests.send(answer).await;
                 }
             }
@@ -335,10 +341,11 @@ struct Received {
     type_url: String,
     nonce: String,
     version: String,
-    /// Name, body, and version where each has its own.
+    /// Name, body and version. Only Delta has a version per resource.
     resources: Vec<(String, Vec<u8>, Option<String>)>,
     removed: Vec<String>,
-    /// Whether what it doesn't hold has gone, for types of which everything is watched.
+    /// Whether resources that it does not contain are removed. This applies to SotW responses of
+    /// wildcard types.
     is_whole: bool,
 }
 
@@ -386,10 +393,10 @@ struct ClientRequest {
     last_nonce: String,
     /// The version of the last response of the type that was accepted (SotW).
     version: String,
-    /// Whether it answers that response; Delta says so by the nonce alone.
+    /// Whether the request answers that response. In Delta, only an answer has a nonce.
     answers: bool,
     error: Option<rpc::Status>,
-    /// All names that are watched (SotW).
+    /// All names that are subscribed to (SotW).
     names: BTreeSet<String>,
     subscribe: Vec<String>,
     unsubscribe: Vec<String>,
@@ -425,7 +432,7 @@ impl From<ClientRequest> for DiscoveryRequest {
     }
 }
 
-/// The protocol's state: what was asked for by name, and what was last answered for each type.
+/// The protocol state: the subscribed names and the last nonce of each type.
 #[derive(Debug, Default)]
 struct Recorder {
     subscribed: BTreeMap<ResourceType, BTreeSet<String>>,
@@ -435,7 +442,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// Goes on from what is held.
+    /// Creates the state of a client that continues with the resources of an earlier stream.
     fn new(held: &ClientContents) -> Self {
         let named = held.bodies.iter().filter(|(kind, _)| !kind.is_wildcard());
         let subscribed = named.map(|(kind, bodies)| (*kind, bodies.keys().cloned().collect()));
@@ -447,8 +454,9 @@ impl Recorder {
         }
     }
 
-    /// The requests that open a stream: everything of the two types that name the others, and what
-    /// was watched of those; and the table of names, as the agent asks for it.
+    /// Returns the requests that open a stream: all upstream clusters, all listeners, and the
+    /// assignments and routes of an earlier stream. A node that captures DNS also requests the name
+    /// table, as the agent does.
     fn first(&self, node: Node, held: &ClientContents) -> Vec<ClientRequest> {
         let names = captures_dns(&node);
         let mut node = Some(node);
@@ -466,7 +474,7 @@ impl Recorder {
         kinds.map(request).collect()
     }
 
-    /// What every request of a type says.
+    /// Returns the fields that every request of a type contains.
     fn request(&self, kind: ResourceType, held: &ClientContents) -> ClientRequest {
         ClientRequest {
             type_url: kind.url().into(),
@@ -477,7 +485,8 @@ impl Recorder {
         }
     }
 
-    /// Takes a response in. The answer to it comes first, then what it makes us ask for.
+    /// Records a response. Returns the requests to send: the answer, followed by new subscriptions
+    /// that result from it.
     fn apply(&mut self, held: &mut ClientContents, mut response: Received) -> Vec<ClientRequest> {
         held.responses += 1;
         held.resources += response.resources.len() as u64;
@@ -493,7 +502,8 @@ impl Recorder {
         };
         self.nonces.insert(kind, response.nonce);
         if !kind.is_wildcard() {
-            // Our letting go of a name and its last resource may have crossed on the way.
+            // The server may have sent a resource before it received the request that unsubscribes
+            // from its name.
             let wanted = self.subscribed.entry(kind).or_default();
             response.resources.retain(|(name, _, _)| wanted.contains(name));
         }
@@ -526,7 +536,8 @@ impl Recorder {
         std::iter::once(answer).chain(follow).collect()
     }
 
-    /// Subscribes to what is wanted newly, and lets go of what no longer is.
+    /// Replaces the subscription to a type. Returns the request for the differences, if there are
+    /// any.
     fn follow(
         &mut self,
         held: &mut ClientContents,
@@ -550,7 +561,7 @@ impl Recorder {
     }
 }
 
-/// Puts what a response says into what is held; returns what is wrong with it.
+/// Applies the resources and removals of a response. Returns the problems of invalid resources.
 fn take(
     kind: ResourceType,
     held: &mut ClientContents,
@@ -583,7 +594,8 @@ fn take(
     problems
 }
 
-/// Whether a proxy of this node answers its workload's DNS, for which it needs the table of names.
+/// Returns whether a proxy with this node answers its workload's DNS queries, for which it needs
+/// the name table.
 pub fn captures_dns(node: &Node) -> bool {
     let metadata = node.metadata.as_ref();
     let value = metadata.and_then(|metadata| metadata.fields.get("DNS_CAPTURE")?.kind.as_ref());
@@ -605,7 +617,7 @@ fn check(kind: ResourceType, body: &[u8]) -> Result<(), prost::DecodeError> {
     }
 }
 
-/// The name a resource gives itself; empty where it can't be decoded.
+/// Returns the name in an encoded resource, or an empty text if it cannot be decoded.
 fn name_of(kind: ResourceType, body: &[u8]) -> String {
     match kind {
         ResourceType::Cluster => Cluster::decode(body).unwrap_or_default().name,
@@ -651,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_cluster_brings_its_assignment_and_takes_it_along() {
+    fn assignment_is_subscribed_to_and_removed_with_its_upstream_cluster() {
         let (mut recorder, mut held) = (Recorder::default(), ClientContents::default());
         let requests =
             recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
@@ -673,13 +685,13 @@ mod tests {
         let requests = recorder.apply(&mut held, gone);
         assert_eq!(requests[1].unsubscribe, ["a"]);
         assert_eq!(held.names(ResourceType::Endpoint).count(), 0);
-        // One that was on its way already is not held again.
+        // An assignment that was already in transit is not stored again.
         recorder.apply(&mut held, response(ResourceType::Endpoint, "a", empty));
         assert_eq!(held.names(ResourceType::Endpoint).count(), 0);
     }
 
     #[test]
-    fn what_can_not_be_decoded_is_rejected_by_name_and_the_old_is_kept() {
+    fn undecodable_resource_is_rejected_by_name_and_its_previous_version_is_kept() {
         let (mut recorder, mut held) = (Recorder::default(), ClientContents::default());
         recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
         let requests =
@@ -690,7 +702,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_response_leaves_what_it_does_not_hold() {
+    fn whole_response_removes_resources_that_it_does_not_contain() {
         let (mut recorder, mut held) = (Recorder::default(), ClientContents::default());
         let whole = |names: &[&str], nonce: &str| {
             let any = |name: &&str| Any { value: eds_cluster(name), ..Default::default() };
@@ -712,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_comes_back_says_what_it_has() {
+    fn reconnected_client_lists_its_resources() {
         let (mut recorder, mut held) = (Recorder::default(), ClientContents::default());
         recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
         let empty = ClusterLoadAssignment::default().encode_to_vec();
