@@ -1,8 +1,8 @@
-//! One connection: TLS, then HTTP/2 with every limit set by hand, then calls.
+//! One connection: TLS, then HTTP/2 with explicit limits, then calls.
 //!
-//! One task does it all, streams included: a change wakes it once and leaves in the same turn. ADS is
-//! served by [`super::stream`] over [`super::grpc`], everything else by tonic. Ends when its peer may no
-//! longer be served, or no longer listens.
+//! A single task handles the connection and its streams: a change wakes it once and is sent in the
+//! same poll. [`super::stream`] serves ADS over [`super::grpc`]; tonic serves all other calls. The
+//! connection ends when its peer may no longer be served, or no longer responds.
 
 use std::io;
 use std::net::SocketAddr;
@@ -41,24 +41,26 @@ use strait_identity::caller::brings_token;
 use strait_identity::{Caller, SpiffeId, tls};
 use strait_xds::session::ProtocolForm;
 
-/// A connection waits this long for the turn of its handshake.
+/// The time limit for the start of a handshake.
 const TURN_LIMIT: Duration = Duration::from_secs(30);
-/// A handshake must be over by then, and once more that of HTTP/2.
+/// The time limit for the TLS handshake, and again for that of HTTP/2.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Who shows no certificate must have made a call by then that is known to be somebody's.
+/// The time limit for the first authenticated call of a peer without a certificate.
 const STRANGER_LIMIT: Duration = Duration::from_secs(10);
-/// Connections are asked to reconnect after this long, give or take a fifth, so that load spreads.
+/// The age at which the peer is asked to reconnect, varied by up to 20 % so that the load is
+/// spread.
 const AGE_MAX: Duration = Duration::from_secs(30 * 60);
-/// How long a connection may linger after it was asked to.
+/// The time for which a connection may remain open after it was asked to reconnect.
 const AGE_GRACE: Duration = Duration::from_secs(30);
-/// A peer is asked this often whether it is there, and must answer within the limit.
+/// The interval of pings. The peer must answer within [`PING_LIMIT`].
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_LIMIT: Duration = Duration::from_secs(10);
-/// How long another service than ADS may take to begin its answer.
+/// The time limit for the first response of a service other than ADS.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// How long a connection that ends may take to say so.
+/// The time limit for closing a connection in an orderly way.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-/// How often the output is filled again before other connections get their turn: 248 KiB.
+/// The number of times that the output is filled before other connections are served: 248 KiB in
+/// total.
 const ROUNDS_MAX: usize = 4;
 
 const DELTA_PATH: &str =
@@ -71,11 +73,11 @@ pub(super) struct AcceptedConnection {
     pub(super) shared: Arc<ServerShared>,
     pub(super) address: SocketAddr,
     pub(super) routes: Routes,
-    /// Its share of how many there may be, for as long as it lasts.
+    /// The permits for the connection, released when it ends.
     pub(super) _room: (OwnedSemaphorePermit, Seat),
 }
 
-/// What becomes of the connection when one of its calls has ended.
+/// How the connection continues after a call has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     GoOn,
@@ -84,30 +86,31 @@ enum After {
 
 type CallFuture = Pin<Box<dyn Future<Output = After> + Send>>;
 
-/// Boxed, since futures hold it in several places while it passes through them.
+/// Boxed, because futures contain it in several places while it is passed on.
 type Secured = Box<TlsStream<TcpStream>>;
 
-/// What a connection waits for besides messages of its peer. Each is woken alone.
+/// An event that a connection waits for, in addition to the peer's messages. Each event is woken
+/// separately.
 type Watch = Pin<Box<dyn Future<Output = Notice> + Send>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notice {
-    /// HTTP/2 should have begun by now.
+    /// The time limit for the beginning of HTTP/2 has passed.
     Begun,
-    /// By now somebody should have made a call whom we know.
+    /// The time limit for an authenticated call has passed.
     Strange,
-    /// The peer answers no ping.
+    /// The peer did not answer a ping.
     Deaf,
-    /// It takes no new calls.
+    /// The connection must stop accepting new calls.
     Leaving(Leaving),
-    /// It has taken none for long enough.
+    /// The time for the end of existing calls has passed.
     Over,
 }
 
-/// Why nobody serves a connection any more.
+/// The reason why a connection is no longer served.
 #[derive(Debug)]
 enum Done {
-    /// Its peer is sent the reason.
+    /// The peer is sent the reason.
     Ended(ConnectionEnd),
     /// Everything has been sent.
     Over,
@@ -121,7 +124,8 @@ impl AcceptedConnection {
             self.shared.failures.note(self.address, "no turn");
             return;
         }
-        // Boxed, so that its memory goes when it is over: the task's own stays.
+        // Boxed, so that its memory is released when it completes. The memory of the task stays
+        // allocated.
         let handshake = Box::pin(self.handshake(socket));
         let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await;
         drop(place);
@@ -192,7 +196,7 @@ impl AcceptedConnection {
         watches
     }
 
-    /// Does what there is to do: takes notices, receives, has the calls answered, sends.
+    /// Performs all possible work: handles events, receives, polls the calls, and sends.
     fn turn(
         &self,
         context: &mut Context<'_>,
@@ -230,7 +234,8 @@ impl AcceptedConnection {
                     }
                 }
             }
-            // All there is, before anybody looks at it: an answer has its call polled once.
+            // Receives everything before calls are polled, so that an answer causes only one poll
+            // of the call.
             while let Poll::Ready(received) = http.poll_receive(context) {
                 if let Err(end) = received {
                     return Poll::Ready(Done::Ended(end));
@@ -240,7 +245,7 @@ impl AcceptedConnection {
                 calls.push(self.answer(line, request, answer));
             }
             let mut close = false;
-            // They wake nobody but this task: each may have something to do.
+            // The waker is that of this task, so each call may have work to do.
             calls.retain_mut(|call| match call.as_mut().poll(context) {
                 Poll::Ready(after) => {
                     close |= after == After::Close;
@@ -265,7 +270,7 @@ impl AcceptedConnection {
                 return Poll::Pending;
             }
         }
-        // There is more to send: after what other connections have.
+        // More can be sent, but other connections are served first.
         context.waker().wake_by_ref();
         Poll::Pending
     }
@@ -278,7 +283,8 @@ impl AcceptedConnection {
     ) -> CallFuture {
         let (shared, line, routes) =
             (Arc::clone(&self.shared), Arc::clone(line), self.routes.clone());
-        // The certificate says at once: then nothing is kept of the asking.
+        // The caller is already known from the certificate, so no future for its identification is
+        // needed.
         if line.peer.is_some()
             && !brings_token(request.headers())
             && let Some(found) =
@@ -297,7 +303,7 @@ fn display(identity: &SpiffeId) -> tracing::field::DisplayValue<&SpiffeId> {
     tracing::field::display(identity)
 }
 
-/// Serves a call of whoever makes it, or refuses it.
+/// Serves a call of an identified caller, or refuses the call.
 fn served(
     found: Result<Caller, Status>,
     shared: Arc<ServerShared>,
@@ -316,7 +322,8 @@ fn served(
         }
     };
     line.note_caller(&caller);
-    // The path is compared as it came: nothing before this may have judged another one.
+    // The received path is compared without normalization. No earlier check may have used a
+    // different form of it.
     let form = match request.uri().path() {
         DELTA_PATH => ProtocolForm::Delta,
         SOTW_PATH => ProtocolForm::Sotw,
@@ -328,7 +335,7 @@ fn served(
     Box::pin(ads(form, shared, line, caller, request, call))
 }
 
-/// Ends when the peer is no longer there.
+/// Returns when the peer does not answer a ping.
 async fn keep_alive(http: http2::ConnectionHandle) -> Notice {
     loop {
         tokio::time::sleep(PING_INTERVAL - PING_LIMIT).await;
@@ -340,7 +347,7 @@ async fn keep_alive(http: http2::ConnectionHandle) -> Notice {
     }
 }
 
-/// Ends when a connection that takes no new streams has lingered long enough.
+/// Returns when a connection that accepts no new streams has remained open long enough.
 async fn linger(leaving: Leaving, line: Arc<ConnectionShared>) -> Notice {
     if let Leaving::Ends(ending, after) = leaving {
         tokio::time::sleep(after).await;
@@ -398,7 +405,8 @@ async fn ads(
     }
 }
 
-/// Sends what is due next. Nothing is made before there is room for it: a slow client gets the newest.
+/// Sends the next due responses. No response is built before there is room for it, so a slow client
+/// receives the newest version.
 async fn step(
     stream: &mut Stream,
     requests: &mut Requests,
@@ -419,7 +427,7 @@ async fn step(
     }
 }
 
-/// Sends until the turn is over, and the rest without it.
+/// Sends messages with the permit until [`TURN_MAX`] has passed, and the rest without it.
 async fn send_in_turn(
     mut turn: SyncPermit,
     messages: Rope,
@@ -436,7 +444,7 @@ async fn send_in_turn(
     }
 }
 
-/// Serves one call of any other service.
+/// Serves one call of a service other than ADS.
 async fn other(mut routes: Routes, request: HttpRequest<http2::Body>, mut call: CallResponse) {
     let answer = routes.call(request.map(|body| Body::new(Incoming(body))));
     let answer = tokio::time::timeout(ANSWER_LIMIT, AssertUnwindSafe(answer).catch_unwind());
@@ -483,7 +491,7 @@ async fn other(mut routes: Routes, request: HttpRequest<http2::Body>, mut call: 
     responses.end_with(&HeaderMap::new());
 }
 
-/// The body of a request, as tonic reads it.
+/// The body of a request, in the form that tonic reads.
 struct Incoming(http2::Body);
 
 impl hyper::body::Body for Incoming {

@@ -1,8 +1,10 @@
-//! gRPC for the ADS streams, straight on HTTP/2: requests in, responses out, a status at the end.
+//! The gRPC layer of ADS streams, directly on HTTP/2: requests in, responses out, a status at the
+//! end.
 //!
-//! Responses go to the socket from where all streams share them; a generic codec would copy each into a
-//! buffer of the stream's own first. What the peer has no room for is not taken from the caller, and a
-//! peer that makes no room for too long is given up. Knows nothing of xDS.
+//! Responses are written to the socket from memory that all streams share; a generic codec would
+//! first copy each into a buffer of the stream. A message is requested from the caller only when
+//! the peer has room for it. A peer that makes no room for too long is disconnected. This module
+//! does not know xDS.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -15,25 +17,26 @@ use tonic::Status;
 
 use strait_http2::{Body, CallOver, CallResponse, Rope};
 
-/// The largest request.
+/// The maximum size of a request, in bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// From so many bytes on a request is read only where there is room for it. Others are as large as what HTTP/2 takes in
-/// of a stream that nobody reads.
+/// The size from which a request is large, in bytes. A large request is read only when its identity
+/// has room for it. A smaller one is no larger than what HTTP/2 buffers of a stream that is not
+/// read.
 const LARGE: usize = 256 << 10;
-/// How long a large request may take from when there is room for it.
+/// The time limit for reading a large request, from the time when there is room for it.
 const LARGE_LIMIT: Duration = Duration::from_secs(30);
-/// A peer that takes nothing of what it is sent for this long is given up.
+/// The time after which a peer that accepts no data is disconnected.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(30);
-/// Flag and length before each message.
+/// The length of the prefix of each message: flag and length.
 const PREFIX: usize = 5;
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Why nothing more can be sent.
+/// The reason why nothing more can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendError {
     /// The peer, or the connection, has ended the stream.
     Gone,
-    /// The peer took nothing for [`STALL_LIMIT`].
+    /// The peer accepted no data for [`STALL_LIMIT`].
     Stalled,
 }
 
@@ -43,52 +46,52 @@ impl From<CallOver> for SendError {
     }
 }
 
-/// The messages of a request's body.
+/// A reader of the messages in a request's body.
 pub(super) struct Requests {
     body: Body,
-    /// The beginning of a message; empty, and without memory, between messages.
+    /// The beginning of a message. Empty and without allocated memory between messages.
     buffer: Vec<u8>,
-    /// Room for large messages, in KiB, shared with other streams.
+    /// The semaphore for large messages, in KiB, shared by the streams of one identity.
     room: Arc<Semaphore>,
     large: Large,
 }
 
-/// Whether there is room for a large message.
+/// The state of the permit for a large message.
 #[derive(Default)]
 enum Large {
-    /// None has begun.
+    /// No large message has begun.
     #[default]
     None,
-    /// It is waited for.
+    /// The permit is awaited.
     Waits(Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>),
-    /// It is read, and must be there by then.
+    /// The message is read and must be complete by this time.
     Reads(OwnedSemaphorePermit, tokio::time::Instant),
 }
 
-/// One message, as it came.
+/// A received message.
 #[derive(Debug)]
 pub(super) struct GrpcMessage {
     bytes: Vec<u8>,
-    /// Its room, for as long as it is there.
+    /// The permit for a large message, released when the message is dropped.
     _room: Option<OwnedSemaphorePermit>,
 }
 
 impl GrpcMessage {
-    /// What it says.
+    /// The content without the prefix.
     pub(super) fn content(&self) -> &[u8] {
         self.bytes.get(PREFIX..).unwrap_or_default()
     }
 }
 
 impl Requests {
-    /// Those of a body. Large ones are read while there is `room` (in KiB) for them: what waits stays with the
-    /// peer, but for what HTTP/2 takes in of a stream.
+    /// Creates a reader of a body. A large message is read when the semaphore `room` (in KiB)
+    /// admits it. Until then, the peer keeps it, except for the part that HTTP/2 buffers.
     pub(super) fn new(body: Body, room: Arc<Semaphore>) -> Self {
         Self { body, buffer: Vec::new(), room, large: Large::None }
     }
 
-    /// The next message; `None` where the peer has ended its side. Nothing is lost if it is dropped
-    /// unfinished.
+    /// Returns the next message, or `None` if the peer has ended its side. Cancellation-safe: if
+    /// the future is dropped, no data is lost.
     pub(super) async fn message(&mut self) -> Result<Option<GrpcMessage>, Status> {
         loop {
             if let Some(bytes) = next(&mut self.buffer)? {
@@ -109,7 +112,7 @@ impl Requests {
         }
     }
 
-    /// What comes next, in time.
+    /// Receives more data of the body. A large message must arrive within its time limit.
     async fn data(&mut self) -> Result<Result<Option<Vec<u8>>, CallOver>, Status> {
         let data = poll_fn(|_| self.body.poll_data());
         match self.large {
@@ -121,8 +124,8 @@ impl Requests {
         }
     }
 
-    /// Waits until there is room for the message that has begun, if it is large. Its place among those that wait
-    /// is kept where this is dropped unfinished.
+    /// Waits for a permit if the message that has begun is large. If the future is dropped, the
+    /// place in the queue is retained.
     async fn has_room(&mut self) {
         if let Large::None = self.large
             && let Some(length) = length(&self.buffer).filter(|length| *length > LARGE)
@@ -132,7 +135,7 @@ impl Requests {
             self.large = Large::Waits(Box::pin(async { room.await.ok() }));
         }
         if let Large::Waits(room) = &mut self.large {
-            // Nobody closes it.
+            // The semaphore is never closed.
             let Some(room) = room.await else { return };
             self.large = Large::Reads(room, tokio::time::Instant::now() + LARGE_LIMIT);
             if let Some(length) = length(&self.buffer) {
@@ -142,13 +145,13 @@ impl Requests {
     }
 }
 
-/// The length of the message that begins there, without what stands before it, once that is known.
+/// Returns the length of the first message without its prefix, once it is known.
 fn length(buffer: &[u8]) -> Option<usize> {
     let (&[_, ref length @ ..], _) = buffer.split_first_chunk::<PREFIX>()?;
     Some(u32::from_be_bytes(*length) as usize)
 }
 
-/// Takes the first message, if it is all there.
+/// Removes and returns the first message, if it is complete.
 fn next(buffer: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Status> {
     let Some(length) = length(buffer) else { return Ok(None) };
     let (compressed, content) = (buffer[0], &buffer[PREFIX..]);
@@ -166,7 +169,7 @@ fn next(buffer: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Status> {
     })
 }
 
-/// The messages of a body, as far as they can be read.
+/// Returns the messages of a body, up to the first invalid one.
 #[cfg(any(test, fuzzing))]
 pub(super) fn messages(body: &[u8]) -> Vec<Vec<u8>> {
     let mut buffer = body.to_vec();
@@ -177,7 +180,8 @@ pub(super) fn messages(body: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// Takes any bytes as a body, in pieces of the length that the first byte says: they mean what they mean in one.
+/// Parses any bytes as a body, in pieces whose length is the first byte. The result must be equal
+/// to that of parsing them at once.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) -> bool {
     let Some((first, bytes)) = bytes.split_first() else { return false };
@@ -196,7 +200,7 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
     !found.is_empty()
 }
 
-/// Why a request is no call, as an answer; `None` where it is one.
+/// Returns the response for a request that is not a valid call, or `None` for a valid one.
 pub(super) fn refusal<B>(request: &Request<B>) -> Option<Response<()>> {
     let content_type = request.headers().get(header::CONTENT_TYPE);
     let is_grpc = content_type.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
@@ -210,7 +214,7 @@ pub(super) fn refusal<B>(request: &Request<B>) -> Option<Response<()>> {
     Some(response)
 }
 
-/// The other direction of a call.
+/// The response side of a call.
 pub(super) struct ResponseSender {
     answer: CallResponse,
     /// [`STALL_LIMIT`], except in tests.
@@ -218,14 +222,14 @@ pub(super) struct ResponseSender {
 }
 
 impl ResponseSender {
-    /// Begins to answer a call.
+    /// Begins the response to a call.
     pub(super) fn begin(answer: CallResponse) -> Result<Self, SendError> {
         let mut head = Response::new(());
         head.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
         Self::begin_with(answer, &head)
     }
 
-    /// Begins to answer a call with a head made by somebody else.
+    /// Begins the response to a call with the given head.
     pub(super) fn begin_with(
         mut answer: CallResponse,
         head: &Response<()>,
@@ -234,17 +238,17 @@ impl ResponseSender {
         Ok(Self { answer, send_timeout: STALL_LIMIT })
     }
 
-    /// Refuses a call.
+    /// Refuses a call with a status.
     pub(super) fn refuse(mut answer: CallResponse, status: Status) {
         let _ = answer.send_head(&status.into_http(), true);
     }
 
-    /// Waits until the peer has room for something.
+    /// Waits until the peer has room for at least one byte.
     pub(super) async fn room(&mut self) -> Result<(), SendError> {
         self.room_for(1).await.map(drop)
     }
 
-    /// Sends messages, as the peer makes room.
+    /// Sends messages as the peer makes room.
     pub(super) async fn send(&mut self, mut messages: Rope) -> Result<(), SendError> {
         while !messages.is_empty() {
             let room = self.room_for(messages.len()).await?;
@@ -253,25 +257,26 @@ impl ResponseSender {
         Ok(())
     }
 
-    /// Ends the call.
+    /// Ends the call with a status.
     pub(super) fn end(self, status: &Status) {
         let mut trailers = HeaderMap::new();
-        // It fails for text that is no header, which tonic escapes.
+        // Fails for text that is not valid in a header, but tonic escapes such text.
         let _ = status.add_header(&mut trailers);
         self.end_with(&trailers);
     }
 
-    /// Ends the call with trailers made by somebody else.
+    /// Ends the call with the given trailers.
     pub(super) fn end_with(self, trailers: &HeaderMap) {
         self.answer.end(trailers);
     }
 
-    /// Waits until the peer has given the call up.
+    /// Waits until the peer cancels the call.
     pub(super) async fn gone(&mut self) {
         poll_fn(|_| self.answer.poll_gone()).await;
     }
 
-    /// How much of `wanted` bytes the peer has room for now, once it has for any.
+    /// Waits until the peer has room for any bytes. Returns how many of the `wanted` bytes it has
+    /// room for.
     async fn room_for(&mut self, wanted: usize) -> Result<usize, SendError> {
         let room = poll_fn(|_| self.answer.poll_room());
         match tokio::time::timeout(self.send_timeout, room).await {
@@ -291,13 +296,14 @@ mod tests {
     use super::*;
     use strait_http2::Http2Connection;
 
-    /// The two ends of one call; the client's window is as large as this.
+    /// Creates the two ends of one call. `window` is the size of the client's window in bytes.
     async fn call(window: u32) -> (ResponseSender, h2::client::ResponseFuture) {
         let (_, call, answer) = question(window, Bytes::new()).await;
         (ResponseSender::begin(call).unwrap_or_else(|_| panic!("it can be answered")), answer)
     }
 
-    /// The same before it is answered, with what is asked. What the future is given is done beside it.
+    /// Creates one call that is not answered yet, whose body is `text`. Background tasks drive both
+    /// ends.
     async fn question(
         window: u32,
         text: Bytes,
@@ -327,7 +333,8 @@ mod tests {
             }
         });
         let (body, call) = call.await;
-        // Driven beside the call, which it can't wake: it turns all the time.
+        // The server is driven in a separate task that the call cannot wake, so it polls
+        // continuously.
         tasks.spawn("server", async move {
             loop {
                 let turn = poll_fn(|context| {
@@ -347,7 +354,7 @@ mod tests {
         Request::post("https://strait/call").body(()).expect("a request")
     }
 
-    /// Polls again and again what nobody wakes.
+    /// Polls a future continuously, because its data source does not wake it.
     async fn awake<T>(work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         poll_fn(|context| {
@@ -364,9 +371,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_reads_nothing_is_given_up() {
+    async fn peer_that_reads_nothing_is_disconnected() {
         let shared = Bytes::from(vec![7; 8 << 10]);
-        // The first fits into its window, whether it reads it or not.
+        // The first message fits into the window, even if the peer does not read it.
         let (mut responses, _answer) = call(8 << 10).await;
         responses.send_timeout = Duration::from_millis(50);
         responses.room().await.expect("room");
@@ -375,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_request_is_read_only_where_there_is_room_for_it() {
+    async fn large_request_is_read_only_with_a_permit() {
         let length: u32 = 1 << 20;
         let text = [&[0], &length.to_be_bytes()[..], &vec![7; length as usize]].concat();
         let (body, _call, _answer) = question(1000, text.into()).await;
@@ -400,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_larger_than_the_window_arrives_as_the_peer_reads() {
+    async fn message_larger_than_the_window_is_sent_as_the_peer_reads() {
         let (mut responses, answer) = call(1000).await;
         let shared = Bytes::from(vec![7; 100_000]);
         let read = async {
@@ -421,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_read_whatever_pieces_they_come_in() {
+    fn messages_are_parsed_from_any_pieces() {
         let bytes = [&[0, 0, 0, 0, 9], &b"a message"[..]].concat();
         let twice = [bytes.clone(), bytes].concat();
         let (mut buffer, mut read) = (Vec::new(), Vec::<Vec<u8>>::new());
@@ -435,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_cost_too_much_are_refused_by_their_head() {
+    fn invalid_messages_are_refused_by_their_prefix() {
         for (head, code) in [
             ([0, 0, 0x40, 0, 1], tonic::Code::ResourceExhausted),
             ([1, 0, 0, 0, 1], tonic::Code::Unimplemented),

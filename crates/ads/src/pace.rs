@@ -1,38 +1,40 @@
-//! How often one stream is sent changes. Pure: time is passed in.
+//! The rate at which one stream is sent changes. Pure: time is passed in.
 //!
-//! A change that many streams are sent costs what each of them takes, times all. After each the stream rests for a
-//! multiple of that, so that deliveries leave most of the time to others, and what comes meanwhile is sent together.
-//! Where few streams are sent little, that is next to nothing.
+//! A change that is sent to many streams costs the time for one stream, multiplied by their number.
+//! After each change, the stream pauses for a multiple of that cost. Thus deliveries leave time for
+//! other work, and changes that arrive during the pause are sent together. If few streams are sent
+//! little, the pause is almost zero.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Making responses takes about a third of what a delivery costs; the rest is TLS, the system's, and the answer.
-/// So this leaves deliveries some four fifths of the time at most.
+/// The ratio of the pause to the measured cost. Generating responses is about a third of the cost
+/// of a delivery; TLS, the system and the client's answer are the rest. With this ratio, deliveries
+/// use at most about four fifths of the time.
 const PAUSE_PER_COST: u32 = 4;
-/// The longest rest.
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The clock of one stream.
+/// The time at which one stream may be sent the next change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     next: Instant,
 }
 
 impl Pace {
-    /// Of a stream that has been sent nothing.
+    /// Creates the state of a stream that was sent nothing yet.
     pub(super) fn new(now: Instant) -> Self {
         Self { next: now }
     }
 
-    /// How long the next change waits.
+    /// Returns how long the next change has to wait.
     pub(super) fn wait(self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }
 
-    /// Notes that a change was sent: what it took of one thread, how many streams are sent this one as well, and how
-    /// many threads do that.
+    /// Records that a change was sent: its cost on one thread, the number of streams that are sent
+    /// the change, and the number of threads that send it.
     pub(super) fn sent(&mut self, now: Instant, cost: Duration, streams: usize, threads: usize) {
         let streams = u32::try_from(streams.max(1)).unwrap_or(u32::MAX);
         let threads = u32::try_from(threads.max(1)).unwrap_or(u32::MAX);
@@ -48,7 +50,7 @@ mod tests {
     const THREADS: usize = 2;
 
     #[test]
-    fn a_stream_rests_for_its_part_of_what_all_take_and_no_longer_than_the_limit() {
+    fn stream_pauses_in_proportion_to_the_total_cost_up_to_the_limit() {
         let now = Instant::now();
         let us = Duration::from_micros;
         for (cost, streams, threads, rest) in [
@@ -68,23 +70,25 @@ mod tests {
         }
     }
 
-    /// What came of a simulated second.
+    /// The result of a simulated second.
     struct Second {
-        /// Which part of the threads' time it took.
+        /// The fraction of the threads' time that was used.
         busy: f64,
-        /// How often each stream was sent changes, on average.
+        /// The average number of changes that a stream was sent.
         told: f64,
-        /// From a change to the last stream that was sent it.
+        /// The longest time from a change to its delivery to a stream.
         latency_max: Duration,
     }
 
-    /// `streams` that are all sent each of `changes` a second; sending to one takes `cost` of one of [`THREADS`], of
-    /// which making the responses is a third. Who waits for longest is next.
+    /// Simulates one second in which `streams` are all sent `changes`. Sending to one stream
+    /// occupies one of the [`THREADS`] threads for `cost`. A third of this time is for generating
+    /// the responses. The stream that has waited longest is served next.
     fn second(streams: usize, changes: u32, cost: Duration) -> Second {
         let (begun, every) = (Instant::now(), Duration::from_secs(1) / changes);
         let end = begun + Duration::from_secs(1);
         let mut free = [begun; THREADS];
-        // The next change each is to be sent: all that came before its last response has been sent.
+        // The time of the next change for each stream. Changes that arrived before the stream's
+        // last response are part of that response.
         let mut next = vec![(Pace::new(begun), begun + every); streams];
         let (mut deliveries, mut latency_max) = (0_u32, Duration::ZERO);
         loop {
@@ -108,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_server_waits_for_nothing() {
+    fn idle_server_does_not_delay_changes() {
         let cost = Duration::from_micros(50);
         for changes in [50, 500, 5000] {
             let Second { told, latency_max, .. } = second(1, changes, cost);
@@ -118,9 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_told_together_and_leaves_time_for_others() {
+    fn many_changes_are_combined_and_leave_time_for_other_work() {
         let cost = Duration::from_micros(200);
-        // 200 take 20 ms of both threads for each change: of ten there is no need to join any.
+        // Each change costs 20 ms of both threads for 200 streams, so 10 changes per second need
+        // not be combined.
         let few = second(200, 10, cost);
         assert!(few.told >= 9.0 && few.latency_max <= Duration::from_millis(21), "{}", few.told);
         let many = second(200, 1000, cost);

@@ -1,7 +1,8 @@
-//! One ADS stream: moves requests into the session and responses out of it, at the pace of the client.
+//! One ADS stream: moves requests into the session and responses out of it at the client's pace.
 //!
-//! Responses are made only when the transport asks for one, so a slow client holds one pending set and
-//! at most one message. Everything that ends a stream is decided here, and counted by reason.
+//! Responses are built only when the transport requests one, so a slow client uses the memory of
+//! one set of pending names and at most one message. This module decides when a stream ends. The
+//! ends are counted by reason.
 
 mod followed;
 mod followed_secrets;
@@ -59,24 +60,24 @@ use strait_xds::session::{
 };
 use strait_xds::unknown_types::SideResponse;
 
-/// A stream that says nothing for this long after it was opened is closed.
+/// The time limit for the first request after the stream was opened.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// Responses are put together until they have this many bytes, and written at once.
+/// The number of bytes up to which responses are combined into one write.
 const WRITE_BYTES: usize = 64 << 10;
-/// What [`Stream::responses`] may come to, mostly: less than a write, and one response more.
+/// The usual maximum of [`Stream::responses`], in bytes: less than one write, plus one response.
 const MUCH_BYTES: usize = WRITE_BYTES + RESPONSE_BYTES;
-/// Questions of istioctl's that one stream may ask: each may be about all proxies.
+/// The maximum number of debug requests (istioctl) on one stream. Each may concern all proxies.
 const DEBUG_ANSWERS_MAX: u64 = 8;
-/// Of so many changes that its client has not answered a stream keeps track.
+/// The maximum number of unanswered changes whose receipts a stream stores.
 const RECEIPTS_MAX: usize = 64;
-/// Of more names than this it is asked whether they can be charged before they are taken.
+/// The number of names in a request above which the charge is checked before subscribing.
 const NAMES_MANY: usize = 4096;
 
-/// Why a stream ended. The name is a label of a metric.
+/// The reason why a stream ended. The name is a label of a metric.
 #[derive(Debug)]
 pub(super) struct StreamEnd {
     pub(super) reason: &'static str,
-    /// The status that the client is sent; OK if none.
+    /// The status for the client; OK if `None`.
     pub(super) status: Option<Status>,
 }
 
@@ -90,35 +91,35 @@ impl StreamEnd {
 pub(super) struct Stream {
     shared: Arc<ServerShared>,
     line: Arc<ConnectionShared>,
-    /// Who opened it.
+    /// The caller that opened the stream.
     caller: Caller,
-    /// When the token by which it was opened lets it end.
+    /// The time at which the stream ends: at or shortly before the token's expiry.
     ends_at: Option<Instant>,
-    /// Nobody else changes it: the admin API reads it.
+    /// The session. Only this stream changes it; the admin API reads it.
     session: Arc<Mutex<Session>>,
-    /// The proxy, once its first request has been let in.
+    /// The proxy, once its first request has been admitted.
     admitted: Option<AdmittedStream>,
     opened: Instant,
     pace: Pace,
-    /// Changes that were taken and not sent yet: what that took, and how many streams are sent them.
+    /// The cost so far of changes that were taken but not sent, and their number of streams.
     sending: Option<(Duration, usize)>,
-    /// What is due was looked at, and there is nothing to send before something else happens.
+    /// Whether the due names were checked and nothing can be sent before the next event.
     idle: bool,
-    /// Much was due when it was last looked at.
+    /// Whether a large amount was due at the last check.
     much_due: bool,
-    /// When the first change was heard that nothing has been sent of, and the version that it is served then.
+    /// The time of the first unsent change, and the version that was served then.
     pending_since: Option<(std::time::Instant, u64)>,
     budget: RequestBudget,
-    /// For changes that were taken and that the client has yet to answer.
+    /// The receipts of taken changes that the client has not answered yet.
     receipts: Vec<Receipt>,
-    /// The roots, for a proxy whose agent has asked for them.
+    /// The trust roots, if the proxy's agent has requested them.
     roots: Option<watch::Receiver<Arc<ServerIdentity>>>,
-    /// The secrets that it asks for, as far as they can be followed.
+    /// The subscribed secrets that the stream follows.
     secrets: FollowedSecrets,
-    /// Answers to what istioctl asks, and how many there were.
+    /// Responses to debug requests (istioctl), and their number so far.
     debug: VecDeque<SideResponse>,
     debug_answers: u64,
-    /// Why it ends, once it does.
+    /// The reason why the stream ends, once it is known.
     reason: &'static str,
 }
 
@@ -126,20 +127,20 @@ struct AdmittedStream {
     proxy: Arc<Proxy>,
     entry: ConnectionEntry,
     subscription: Subscription,
-    /// Of which types it is noted as watching all there is.
+    /// The wildcard types that the stream is registered for.
     lists: Wildcards,
-    /// Whether its cluster was there at some time on this stream.
+    /// Whether the proxy's cluster existed at some time during this stream.
     cluster_seen: bool,
     account: StreamAccount,
-    /// The names that it watches and that stand for no service.
+    /// The subscribed names that refer to no service.
     made_up: HashSet<(ResourceType, Arc<str>), SecretHasher>,
-    /// Which configuration it is served, where that isn't the one for all.
+    /// The configuration that the stream is served, if it is not the one for all proxies.
     side: Option<Side>,
     routes: HeldRoutes,
 }
 
 impl AdmittedStream {
-    /// What the proxy shall hold.
+    /// Returns the generators for the proxy's resources.
     fn proxy_config<'a>(
         &'a self,
         context: &'a Arc<PushContext>,
@@ -150,8 +151,9 @@ impl AdmittedStream {
         made.with_hosts_apart().holding(&self.routes)
     }
 
-    /// Says where it stands. That changes with what it hears of wherever it stands:
-    /// networks, its own workload, and what is known of its machine or node.
+    /// Updates the stream's location in its subscription. The location depends only on changes that
+    /// wake the stream in any location: its networks, its own workload, and the known facts about
+    /// its machine or node.
     fn stand(&self, context: &Arc<PushContext>, cache: &Cache) {
         let (network, whereabouts) = self.entry.connection().place();
         let stand = Stand { proxy: Arc::clone(&self.proxy), network, whereabouts };
@@ -159,7 +161,7 @@ impl AdmittedStream {
         self.subscription.stand(stand, self.proxy_config(context, cache).view_class(), labels);
     }
 
-    /// Charges for what it watches otherwise than before.
+    /// Charges the identity for the changes of the stream's subscriptions.
     fn charge(
         &mut self,
         context: Option<&PushContext>,
@@ -184,7 +186,7 @@ impl AdmittedStream {
             }
         }
         for one in both(&assignments.new, &routes.new).into_iter().chain(others_new.clone()) {
-            // What can't be judged yet is believed.
+            // While the mesh is unknown, every name counts as that of a service.
             if context.is_none_or(|context| is_of_service(context, one.0, &one.1)) {
                 charge.names += 1;
             } else {
@@ -197,8 +199,8 @@ impl AdmittedStream {
         self.account.set(charge)
     }
 
-    /// Whether its identity may be charged for these names, none of which is watched yet. They take far more once
-    /// they are, and it would be too late then.
+    /// Checks whether the identity can be charged for these new names. After subscribing, they
+    /// would already use much more memory.
     fn bears(
         &self,
         context: Option<&PushContext>,
@@ -206,7 +208,7 @@ impl AdmittedStream {
         names: &[&str],
     ) -> Result<(), StreamEnd> {
         let (Some(context), Some(kind)) = (context, kind) else { return Ok(()) };
-        // A name that comes twice is watched once.
+        // A repeated name is subscribed to once.
         let names: HashSet<&str, SecretHasher> = names.iter().copied().collect();
         let mut charge = Charge { verified: self.account.charge().verified, ..Charge::default() };
         for name in names {
@@ -220,10 +222,10 @@ impl AdmittedStream {
         self.account.bears(charge).map_err(|why| uncharged(&why))
     }
 
-    /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy keeps its
-    /// configuration, as it would if it reconnected and was refused: else its workload would lose its
-    /// own listeners because somebody removed a Secret elsewhere. It still hears of the endpoints of
-    /// services that other clusters have.
+    /// Returns whether everything that was known of the proxy's cluster has been withdrawn. In this
+    /// case, the proxy keeps its configuration, as it would if it reconnected and was refused.
+    /// Otherwise its workload would lose its own listeners because a Secret was removed elsewhere.
+    /// The stream still receives the endpoints of services that other clusters have.
     fn is_withdrawn(&mut self, context: &PushContext) -> bool {
         let there = context.network_labels.contains_key(&self.proxy.cluster);
         self.cluster_seen |= there;
@@ -241,7 +243,7 @@ impl Stream {
         let now = Instant::now();
         let left = caller.token().map(|token| {
             let left = token.expires.duration_since(SystemTime::now()).unwrap_or_default();
-            // Not all at once, of those that connected at once.
+            // Randomized, so that streams that were opened together do not end together.
             left.mul_f64(0.9 + 0.1 * rand::random::<f64>())
         });
         Self {
@@ -267,20 +269,21 @@ impl Stream {
         }
     }
 
-    /// Who opened it.
+    /// Returns the identity of the caller that opened the stream.
     pub(super) fn identity(&self) -> &SpiffeId {
         self.caller.identity()
     }
 
-    /// Notes why it ends.
+    /// Records the reason why the stream ends.
     pub(super) fn ends(&mut self, reason: &'static str) {
         self.reason = reason;
     }
 
-    /// Takes requests and changes until there may be something to send.
+    /// Handles requests and changes until there may be something to send.
     pub(super) async fn until_due(&mut self, requests: &mut Requests) -> Result<(), StreamEnd> {
         loop {
-            // All that has come, before anything is sent: a client may ask for assignments right behind its answer.
+            // All received requests are handled before anything is sent: a client may request
+            // assignments right after its answer.
             while let Some(request) = requests.message().now_or_never() {
                 self.take_next(request)?;
             }
@@ -314,7 +317,7 @@ impl Stream {
                 }
                 () = tokio::time::sleep_until(first_request_limit), if self.admitted.is_none() => {
                     if self.debug_answers > 0 {
-                        // It asks for nothing else, and has been answered.
+                        // The client sends only debug requests, which have been answered.
                         return Err(StreamEnd { reason: "debug", status: None });
                     }
                     let text = "no request within 10 s of opening the stream";
@@ -324,12 +327,13 @@ impl Stream {
         }
     }
 
-    /// How long what waits for the client's answer may wait, where nothing else is due.
+    /// Returns how long a response may still wait for the client's answer, if no other response is
+    /// due.
     fn send_timeout(&self) -> Option<Duration> {
         if self.idle { lock(&self.session).send_timeout(SystemTime::now()) } else { None }
     }
 
-    /// Waits for its turn, where much is to be sent.
+    /// Waits for a permit if a large amount is due.
     pub(super) async fn turn(&mut self) -> Option<SyncPermit> {
         let much = lock(&self.session).is_much_due();
         let goes_on = std::mem::replace(&mut self.much_due, much);
@@ -342,7 +346,7 @@ impl Stream {
         Some(self.shared.sync_limiter.turn(MUCH_BYTES).await)
     }
 
-    /// What is to be sent now, of all types that have something, within a limit for one write.
+    /// Returns the due responses of all types, up to a limit for one write.
     pub(super) fn responses(&mut self) -> Rope {
         let begun = Instant::now();
         let mut rope = Rope::default();
@@ -375,7 +379,7 @@ impl Stream {
         rope
     }
 
-    /// What the session has to send now.
+    /// Returns the next due response of the session.
     fn due(&mut self) -> Option<Response> {
         let admitted = self.admitted.as_mut()?;
         let mut session = lock(&self.session);
@@ -432,7 +436,7 @@ impl Stream {
         if self.admitted.is_none()
             && let Some(node) = &request.node
         {
-            // Who comes back with what it has is sent little.
+            // A client that lists its resources needs only few responses.
             let budgets = self.shared.connections.budgets();
             if request.listed.is_empty() && budgets.defers() {
                 return Err(memory_short("try again"));
@@ -456,7 +460,7 @@ impl Stream {
         {
             admitted.bears(self.own_context().as_deref(), kind, &request.names)?;
         }
-        // Only what the client lists is compared with what is there: most requests are mere answers.
+        // The source is needed only for listed resources: most requests are only answers.
         let lists = !request.listed.is_empty();
         let context = if lists { self.own_context() } else { None };
         let admitted = self.admitted.as_ref().zip(context.as_ref());
@@ -474,8 +478,8 @@ impl Stream {
         }
         self.find_roots();
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
-        // Before the answer is made: a change from here on marks this stream. A refusal may carry
-        // names as well.
+        // Done before the response is built, so that later changes mark this stream. A rejection
+        // may contain names as well.
         let (subscription_delta, lists) = {
             let mut session = lock(&self.session);
             (session.subscription_delta(), session.lists())
@@ -491,7 +495,7 @@ impl Stream {
         if std::mem::replace(&mut admitted.lists, lists) != lists {
             admitted.subscription.watch_lists(lists);
         }
-        // What changed since a list was compared has marked nobody.
+        // Changes since the list was compared have not marked this stream.
         let is_old = |then: Arc<PushContext>| {
             let now = context_of(&self.shared, admitted.side.as_ref());
             !now.is_some_and(|now| Arc::ptr_eq(&then, &now))
@@ -512,13 +516,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Answers what istioctl asks, itself or by way of a proxy's agent, once for each time.
+    /// Answers a debug request of istioctl, which is sent directly or through a proxy's agent. Each
+    /// request is answered once.
     fn answer_debug(
         &mut self,
         form: ProtocolForm,
         request: &AdsRequest<'_>,
     ) -> Result<(), StreamEnd> {
-        // An answer's answer. Questions have nonces as well: istioctl's that of its clock.
+        // The client acknowledges a response. Requests have nonces as well: istioctl uses its
+        // clock.
         let nonce = u64::from_str_radix(request.nonce, 16).ok();
         if nonce.is_some_and(|nonce| (1..=self.debug_answers).contains(&nonce)) {
             return Ok(());
@@ -542,7 +548,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Says what the roots are to an agent that has just asked for them.
+    /// Passes the trust roots to the session if the agent has just requested them.
     fn find_roots(&mut self) {
         let mut session = lock(&self.session);
         if session.waits_for_roots() {
@@ -555,7 +561,7 @@ impl Stream {
         }
     }
 
-    /// Says what the roots are now.
+    /// Passes the changed trust roots to the session.
     fn take_roots(&mut self) {
         let Some(identity) = &mut self.roots else { return };
         let now = Arc::clone(&identity.borrow_and_update());
@@ -577,7 +583,7 @@ impl Stream {
         })?;
         let mut proxy = node::read(node).map_err(|error| {
             let status = match &error {
-                // Well-formed, but not both claims can be true.
+                // The node is well-formed, but its claims contradict each other.
                 NodeError::Namespace { .. } => {
                     Status::permission_denied(refuse(format!("{}: {error}", codes::CLAIM_IDENTITY)))
                 }
@@ -595,7 +601,7 @@ impl Stream {
             proxy.cluster = id.clone();
         }
         let key = (proxy.cluster.clone(), proxy.workload.clone());
-        // Entered before the context is read, so that no change is missed.
+        // Subscribed before the context is read, so that no change is missed.
         let subscription = self.shared.interest.subscribe(Some(key));
         let context = self.context()?;
         let fits = match self.caller.token() {
@@ -656,10 +662,11 @@ impl Stream {
         if dirty.everything {
             admitted.change_sides(&self.shared, &lock(&self.session));
         }
-        // After that, so that it is at least the version that marked this stream.
+        // Read after the changes, so that it is at least the version that marked this stream.
         let context = context_of(&self.shared, admitted.side.as_ref()).ok_or_else(not_ready)?;
         if dirty.everything {
-            // Its pod or WorkloadEntry may have come, or the network of its cluster changed.
+            // The pod or WorkloadEntry of the proxy may have appeared, or the cluster's network
+            // changed.
             let now = readmitted(&context, admitted, &self.caller).map_err(|refusal| {
                 self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
                 warn!(
@@ -673,7 +680,7 @@ impl Stream {
             let charge = Charge { verified: now.verified, ..admitted.account.charge() };
             admitted.account.set(charge).map_err(|why| uncharged(&why))?;
             admitted.entry.readmit(now);
-            // Until now it heard of what is seen from where it stood.
+            // Until now, the stream received the changes for its previous location.
             admitted.stand(&context, cache_of(&self.shared, admitted.side.as_ref()));
             self.follow_secrets();
         }
@@ -685,13 +692,13 @@ impl Stream {
             self.pending_since = self.pending_since.or(since);
         }
         drop(session);
-        // It may come to nothing.
+        // The changes may not require a response.
         self.settle();
         self.sending = Some((begun.elapsed(), dirty.streams));
         Ok(())
     }
 
-    /// The version that it is served.
+    /// Returns the version of the mesh that the stream is served.
     fn own_context(&self) -> Option<Arc<PushContext>> {
         let side = self.admitted.as_ref().and_then(|admitted| admitted.side.as_ref());
         context_of(&self.shared, side)
@@ -702,7 +709,7 @@ impl Stream {
     }
 }
 
-/// What a proxy is now that was let in before.
+/// Checks an admitted proxy again. Returns its current network, location and verification.
 fn readmitted(
     context: &PushContext,
     before: &AdmittedStream,
@@ -721,11 +728,11 @@ fn not_ready() -> StreamEnd {
     StreamEnd::by("not ready", Status::unavailable(text))
 }
 
-/// Does a part of a stream's work. If that panics the stream ends with a status, and nothing else does.
+/// Runs a part of a stream's work. A panic ends only this stream, with a status.
 pub(super) async fn contained<T>(
     work: impl Future<Output = Result<T, StreamEnd>>,
 ) -> Result<T, StreamEnd> {
-    // What a panic leaves behind is the state of this stream, which ends with it.
+    // A panic can leave only the state of this stream inconsistent, and the stream ends.
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
         error!(code = %codes::STREAM_FAULT, "a stream panicked; it ends, everything else goes on");
         let text = format!("{}: {}", codes::STREAM_FAULT, codes::STREAM_FAULT.title);
@@ -743,7 +750,7 @@ impl Drop for Stream {
     }
 }
 
-/// Ends a stream whose identity takes more than its budget.
+/// Returns the end of a stream that cannot be charged.
 fn uncharged(why: &Refused) -> StreamEnd {
     match why {
         Refused::Budget(over) => over_budget(over),
@@ -751,7 +758,7 @@ fn uncharged(why: &Refused) -> StreamEnd {
     }
 }
 
-/// The end of a stream for which there is no memory.
+/// Returns the end of a stream because of memory pressure.
 fn memory_short(next: &str) -> StreamEnd {
     let code = &codes::MEMORY_SHORT;
     StreamEnd::by("memory", Status::unavailable(format!("{code}: {}; {next}", code.title)))
@@ -763,7 +770,7 @@ fn over_budget(over: &OverBudget) -> StreamEnd {
     StreamEnd::by("budget", Status::resource_exhausted(format!("{code}: {over}. {}", code.next)))
 }
 
-/// Waits until the stream must end, since memory is short.
+/// Waits until the stream must end because of memory pressure.
 async fn shed(admitted: Option<&AdmittedStream>) {
     match admitted {
         Some(admitted) => admitted.account.ended().await,
@@ -775,7 +782,7 @@ fn violation_status(violation: &Violation) -> StreamEnd {
     StreamEnd::by("violation", Status::invalid_argument(violation.to_string()))
 }
 
-/// Waits until there is something to look at, and the stream has rested.
+/// Waits until there are changes and the pause of the stream is over.
 async fn changed(admitted: Option<&AdmittedStream>, pace: Pace) {
     match admitted {
         Some(admitted) => {

@@ -1,29 +1,31 @@
-//! Whose turn it is to be sent much.
+//! A limit on large responses in transit.
 //!
-//! A first sync is a thousand times the work of a change. When all proxies come at once, theirs would
-//! stand before every change that those who are in sync wait for. So what is much is admitted by its
-//! bytes, in the order of asking, and what is little goes past. Knows nothing of what is sent.
+//! A first sync is a thousand times the work of a change. If all proxies connect at once, their
+//! first syncs would delay every change for proxies that are in sync. Therefore large amounts of
+//! data are admitted by their size in bytes, in the order of requests. Small amounts are not
+//! limited. This module does not know the sent data.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What may be on its way at once: enough for every core to have some, and for clients that read slowly.
+/// The number of bytes that may be in transit at once: enough to use every core, and to serve
+/// clients that read slowly.
 const BYTES_MAX: usize = 8 << 20;
-/// A turn is over after this, sent or not. Who reads slowly costs little at a time: that is no reason for
-/// others to wait.
+/// The longest time for which a stream keeps a permit, even if not everything was sent. A client
+/// that reads slowly uses few resources at a time, so other clients need not wait for it.
 pub(super) const TURN_MAX: Duration = Duration::from_millis(20);
-/// Bytes are counted by so many.
+/// The number of bytes that one semaphore permit represents.
 const UNIT: usize = 1 << 10;
 
-/// The lane of one server.
+/// The limiter of one server.
 #[derive(Debug)]
 pub(super) struct SyncLimiter {
     room: Arc<Semaphore>,
 }
 
-/// The right to send much; dropping it is the end of it.
+/// The permission to send a large amount. Dropping it releases the bytes.
 #[derive(Debug)]
 pub(super) struct SyncPermit {
     room: OwnedSemaphorePermit,
@@ -36,7 +38,7 @@ impl Default for SyncLimiter {
 }
 
 impl SyncLimiter {
-    /// Waits for the turn to send `bytes` at most.
+    /// Waits for the permission to send at most `bytes` bytes.
     pub(super) async fn turn(&self, bytes: usize) -> SyncPermit {
         let units = u32::try_from(units(bytes)).expect("the lane has fewer");
         let room = Arc::clone(&self.room).acquire_many_owned(units).await;
@@ -45,14 +47,14 @@ impl SyncLimiter {
 }
 
 impl SyncPermit {
-    /// Leaves to others what is not needed.
+    /// Releases the part of the permit that exceeds `bytes`.
     pub(super) fn needs(&mut self, bytes: usize) {
         let spare = self.room.num_permits().saturating_sub(units(bytes));
         drop(self.room.split(spare));
     }
 }
 
-/// Of the whole lane nobody needs more.
+/// Converts bytes to semaphore permits, rounded up, with the limiter's capacity as the maximum.
 fn units(bytes: usize) -> usize {
     bytes.min(BYTES_MAX).div_ceil(UNIT)
 }
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_admits_by_bytes_and_in_order() {
+    fn permits_are_granted_by_bytes_and_in_order() {
         let sync_limiter = SyncLimiter::default();
         let mut first = sync_limiter.turn(usize::MAX).now_or_never().expect("it is empty");
         let mut second = Box::pin(sync_limiter.turn(BYTES_MAX / 2));

@@ -1,4 +1,5 @@
-//! What a client has done of the changes that its stream was woken for: who waits to know has receipts here.
+//! Reports a client's progress on the changes for which its stream was woken, through the receipts
+//! of these changes.
 
 use std::time::Instant;
 
@@ -9,7 +10,8 @@ use strait_base::lock::lock;
 use strait_xds::resource::ResourceType;
 
 impl Stream {
-    /// Says of the changes that were taken that they were sent then, or that there was nothing to send.
+    /// Reports that the recorded changes were sent at this time, or acknowledges them if there was
+    /// nothing to send.
     pub(super) fn note_sent(&mut self, at: Instant) {
         match &self.admitted {
             Some(admitted) if !self.idle => {
@@ -19,7 +21,7 @@ impl Stream {
         }
     }
 
-    /// Says of the changes that were taken that the client has followed, once it has.
+    /// Acknowledges the recorded changes once the client has answered all responses.
     pub(super) fn settle(&mut self) {
         if let Some(admitted) = &self.admitted
             && !self.receipts.is_empty()
@@ -30,7 +32,7 @@ impl Stream {
         }
     }
 
-    /// Says that the client has refused something, and why.
+    /// Reports that the client has rejected a response, and why.
     pub(super) fn tell_refusal(&mut self, kind: Option<ResourceType>) {
         let Some(admitted) = &self.admitted else { return };
         let nack = kind.and_then(|kind| lock(&self.session).progress().remove(&kind)?.nack);

@@ -1,6 +1,7 @@
-//! The credentials that a stream follows: what becomes of one costs the others nothing.
+//! The credentials that a stream follows. A change of one costs nothing for the others.
 //!
-//! Owns who is waited for. Whose they may be, and what comes of them, is the stream's.
+//! This module owns the futures that wait for changes. The stream decides which credentials it may
+//! follow, and handles their changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,17 +13,17 @@ use tokio::sync::watch;
 
 use strait_model::credential::CredentialState;
 
-/// Credentials that are followed.
+/// The credentials that a stream follows.
 #[derive(Default)]
 pub(super) struct FollowedSecrets {
-    /// How many more are asked for than are given.
+    /// The number of subscribed secrets that exceed the limit.
     pub(super) surplus: usize,
-    /// By name; what stops following it.
+    /// By name, the handle that stops following a credential.
     names: BTreeMap<Arc<str>, AbortHandle>,
     changes: FuturesUnordered<Abortable<CredentialChange>>,
 }
 
-/// Waits until a credential is another.
+/// A future that completes when a credential changes.
 type CredentialChange = BoxFuture<'static, (Arc<str>, watch::Receiver<CredentialState>)>;
 
 impl FollowedSecrets {
@@ -34,7 +35,7 @@ impl FollowedSecrets {
         self.names.contains_key(name)
     }
 
-    /// Stops following all others.
+    /// Stops following all credentials that are not in `names`.
     pub(super) fn keep(&mut self, names: &BTreeSet<Arc<str>>) {
         self.names.retain(|name, handle| {
             let stays = names.contains(name);
@@ -49,7 +50,7 @@ impl FollowedSecrets {
         let (handle, registration) = AbortHandle::new_pair();
         self.names.insert(Arc::clone(&name), handle);
         let change = async move {
-            // An error says that nobody reads it any more.
+            // An error means that the credential is no longer read.
             if state.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -58,7 +59,8 @@ impl FollowedSecrets {
         self.changes.push(Abortable::new(change.boxed(), registration));
     }
 
-    /// Waits until one of them is another; says which, and what it is now. Nothing is lost where this is given up.
+    /// Waits until a credential changes. Returns its name and its new state. Cancellation-safe: if
+    /// the future is dropped, no change is lost.
     pub(super) async fn changed(&mut self) -> (Arc<str>, CredentialState) {
         loop {
             match self.changes.next().await {

@@ -1,4 +1,5 @@
-//! Streams that go from one head to another, as the share that is given the next configuration changes.
+//! Moves streams between configurations (heads), for example when a rollout reaches more proxies or
+//! a cluster defines traffic rules for its own proxies.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use strait_xds::resource::ResourceType;
 use strait_xds::session::Session;
 
 impl AdmittedStream {
-    /// Goes where its proxy is to be served from now on, if that is elsewhere: it has to look at everything then. Whether it
-    /// is.
+    /// Moves the stream to the configuration that its proxy is assigned to. Returns whether the
+    /// configuration is a different one; then everything must be compared again.
     pub(super) fn change_sides(&mut self, shared: &ServerShared, session: &Session) -> bool {
         let mut has_moved = false;
         loop {
@@ -25,17 +26,19 @@ impl AdmittedStream {
             self.subscription = self.subscribe_to(interest, session);
             self.side = head.map(|head| Side::of(head, session));
             has_moved = true;
-            // Once more: whoever changed the share before it was entered there told it nothing.
+            // Check again: a change of the assignment before the new subscription existed did not
+            // notify this stream.
         }
     }
 
-    /// Lets others see what it has yet to look at where it is served now; what it took is with the session.
+    /// Publishes the changes that the stream has not handled yet for its current configuration.
+    /// Changes that it has taken are in the session.
     pub(super) fn shows_backlog(&self) {
         self.subscription.passed_on();
         self.entry.is_served(self.subscription.backlog());
     }
 
-    /// Watches elsewhere what it watches.
+    /// Subscribes to the session's names and lists at another configuration.
     fn subscribe_to(&self, interest: &Arc<Interest>, session: &Session) -> Subscription {
         let workload = (self.proxy.cluster.clone(), self.proxy.workload.clone());
         let mut subscription = interest.subscribe(Some(workload));
@@ -50,7 +53,8 @@ impl AdmittedStream {
 }
 
 impl Stream {
-    /// Notes a refusal with the configuration that it is of, if that is one for a share.
+    /// Records a rejection with the configuration that caused it, if it is not the configuration
+    /// for all proxies.
     pub(super) fn note_refusal(&self, kind: ResourceType, nonce: Option<u64>) {
         let Some(admitted) = &self.admitted else { return };
         let Some(side) = &admitted.side else { return };

@@ -1,10 +1,10 @@
-//! Which of the names that are asked for stand for services.
+//! Decides which subscribed names refer to services.
 
 use strait_mesh::push::PushContext;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::ResourceType;
 
-/// Whether a name of that type stands for a service.
+/// Returns whether a name of a type refers to a service.
 pub(super) fn is_of_service(context: &PushContext, kind: ResourceType, name: &str) -> bool {
     let is_known =
         |host: &str| context.services.get(host).is_some() || context.private.get(host).is_some();
@@ -14,12 +14,13 @@ pub(super) fn is_of_service(context: &PushContext, kind: ResourceType, name: &st
         }
         ResourceType::Route => {
             let host = name.rsplit_once(':').map(|(host, _)| host);
-            // Sidecars name the port, with or without its service; gRPC's own library an upstream cluster.
+            // The name of a sidecar's route contains the port, with or without the service's host.
+            // gRPC's own library uses the name of an upstream cluster.
             let host = OutboundName::parts(name).map(|(host, ..)| host).or(host);
             name.parse::<u16>().is_ok() || host.is_some_and(is_known)
         }
         ResourceType::Listener => name.rsplit_once(':').is_some_and(|(host, _)| is_known(host)),
-        // What is asked for are the routes.
+        // The names are route names, which are checked when the client subscribes to the routes.
         ResourceType::VirtualHost => true,
         ResourceType::NameTable => false,
     }

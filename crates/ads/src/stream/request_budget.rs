@@ -1,13 +1,13 @@
-//! How many requests that answer nothing a stream may send.
+//! A limit on the requests of a stream that do not answer a response.
 
 use tokio::time::Instant;
 
-/// Requests that answer nothing: at most this many a second, and in a burst.
+/// The maximum rate of requests that do not answer a response, per second.
 const REQUESTS_PER_SECOND: f64 = 50.0;
-/// See [`REQUESTS_PER_SECOND`].
+/// The maximum burst of requests that do not answer a response.
 const REQUESTS_BURST: f64 = 500.0;
 
-/// A token bucket for requests that answer nothing.
+/// A token bucket for requests that do not answer a response.
 pub(super) struct RequestBudget {
     tokens: f64,
     at: Instant,

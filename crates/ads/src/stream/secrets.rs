@@ -1,4 +1,5 @@
-//! Secrets that a gateway asks for on its stream: whose they may be, and how what is known of them gets into the session.
+//! Secrets that a gateway requests on its stream: which ones the proxy may receive, and how their
+//! state reaches the session.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use strait_xds::secrets::SECRETS_MAX;
 use strait_xds::session::Handled;
 
 impl Stream {
-    /// Takes a request for secrets, and follows those that are asked for now.
+    /// Handles a request for secrets, and follows the secrets that are now subscribed to.
     pub(super) fn take_secrets_request(
         &mut self,
         request: &AdsRequest<'_>,
@@ -49,8 +50,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Follows the secrets that are asked for, once the proxy is known to be a pod of its cluster; those of its own
-    /// namespace.
+    /// Follows the subscribed secrets in the proxy's own namespace, once the proxy is verified as a
+    /// pod of the cluster.
     pub(super) fn follow_secrets(&mut self) {
         let Some(admitted) = &self.admitted else { return };
         let mut session = lock(&self.session);
@@ -75,7 +76,8 @@ impl Stream {
                     let fact = format!("{found} is in another namespace than the proxy, {own}");
                     session.offer_secret(&name, &missing(fact));
                 }
-                // Until its pod is seen anybody could say so; it is asked again then.
+                // Until the pod is known, any client could claim to be it. The secrets are followed
+                // once it is known.
                 Some(_) if !admitted.account.charge().verified => {}
                 Some(found) => {
                     let (cluster, account) = (&admitted.proxy.cluster, self.caller.identity());
@@ -89,7 +91,7 @@ impl Stream {
         self.idle = false;
     }
 
-    /// Takes what became of a secret.
+    /// Handles the new state of a secret.
     pub(super) fn take_secret(&mut self, name: &str, now: &CredentialState) {
         self.idle = false;
         lock(&self.session).offer_secret(name, now);

@@ -1,4 +1,6 @@
-//! Which head a stream is served: the mesh as it is for all, or with the configuration that is let out to a share of proxies.
+//! The configuration (head) that a stream is served: the common configuration, the next one in a
+//! rollout, or the edition with the traffic rules that the stream's cluster defines for its own
+//! proxies.
 
 use std::sync::Arc;
 
@@ -9,12 +11,14 @@ use strait_mesh::push::PushContext;
 use strait_xds::resource::ResourceType;
 use strait_xds::session::Session;
 
-/// What a stream is served in the place of what all others are.
+/// The configuration that a stream is served instead of the one for all proxies.
 pub(super) struct Side {
     pub(super) head: Arc<ServedHead>,
-    /// What was sent before it went there says nothing of the head.
+    /// The number of the last response before the stream moved to this configuration. Rejections up
+    /// to it are not caused by the configuration.
     pub(super) sent_before: u64,
-    /// Types of which the proxy had refused the last response before: it would refuse whatever comes.
+    /// The types whose last response the proxy had already rejected. It may reject any
+    /// configuration.
     pub(super) refused_before: Vec<ResourceType>,
 }
 
@@ -26,7 +30,7 @@ impl Side {
     }
 }
 
-/// The version of the mesh that is served there.
+/// Returns the current version of the mesh with the stream's configuration.
 pub(super) fn context_of(shared: &ServerShared, side: Option<&Side>) -> Option<Arc<PushContext>> {
     match side {
         None => shared.context(),
@@ -34,12 +38,12 @@ pub(super) fn context_of(shared: &ServerShared, side: Option<&Side>) -> Option<A
     }
 }
 
-/// What is encoded of it.
+/// Returns the cache of encoded resources for the stream's configuration.
 pub(super) fn cache_of<'a>(shared: &'a ServerShared, side: Option<&'a Side>) -> &'a Cache {
     side.map_or(&shared.cache, |side| side.head.cache())
 }
 
-/// Whether that is where a stream is.
+/// Returns whether a stream is already served this configuration.
 pub(super) fn is_same(side: Option<&Side>, head: Option<&Arc<ServedHead>>) -> bool {
     match (side, head) {
         (None, None) => true,

@@ -21,7 +21,7 @@ use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 use strait_proto::envoy::google::rpc;
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind, PolicyName};
 
-/// Takes no tokens.
+/// A registry that accepts no tokens.
 #[derive(Debug)]
 struct NobodyByToken;
 
@@ -35,7 +35,7 @@ impl CallerRegistry for NobodyByToken {
     }
 }
 
-/// Reads no Secrets.
+/// A registry that reads no Secrets.
 #[derive(Debug)]
 struct NoCredentials;
 
@@ -50,7 +50,7 @@ impl CredentialRegistry for NoCredentials {
     }
 }
 
-/// A stream of `web.ns` in cluster `east`, where the services `a.ns` and `b.ns` are.
+/// Creates a stream of `web.ns` in cluster `east`, which has the services `a.ns` and `b.ns`.
 fn stream(form: ProtocolForm) -> Stream {
     stream_of(form, watch::channel(Some(version(&mut mesh()))).1)
 }
@@ -147,7 +147,7 @@ fn sent(stream: &mut Stream) -> usize {
 }
 
 #[tokio::test]
-async fn names_in_a_refusal_are_heard_of_when_they_change() {
+async fn names_in_a_rejection_are_subscribed_to() {
     let mut stream = stream(ProtocolForm::Delta);
     for (names, nonce) in [(&["a.ns"], ""), (&["b.ns"], "1")] {
         let (type_url, resource_names_subscribe) = endpoints(names);
@@ -168,7 +168,7 @@ async fn names_in_a_refusal_are_heard_of_when_they_change() {
 }
 
 #[tokio::test]
-async fn a_change_goes_past_first_syncs_that_wait_for_their_turn() {
+async fn change_is_not_delayed_by_waiting_first_syncs() {
     let mut in_sync = stream(ProtocolForm::Delta);
     let everything = |node| DeltaDiscoveryRequest {
         node,
@@ -219,7 +219,7 @@ fn code_of(outcome: Result<(), StreamEnd>) -> Option<(tonic::Code, String)> {
 }
 
 #[tokio::test]
-async fn names_of_no_service_are_charged_to_the_identity_and_given_back_with_the_stream() {
+async fn names_of_no_service_are_charged_until_the_stream_ends() {
     let connections = Arc::new(Connections::new(Budgets::of_memory(8 << 20)));
     let context = watch::channel(Some(version(&mut mesh()))).1;
     let open = || stream_with(ProtocolForm::Delta, context.clone(), Arc::clone(&connections));
@@ -249,7 +249,7 @@ async fn names_of_no_service_are_charged_to_the_identity_and_given_back_with_the
 }
 
 #[tokio::test]
-async fn names_that_can_not_be_charged_are_not_even_taken() {
+async fn names_that_exceed_the_budget_are_not_subscribed_to() {
     let connections = Arc::new(Connections::new(Budgets::of_memory(8 << 20)));
     let context = watch::channel(Some(version(&mut mesh()))).1;
     let open = || stream_with(ProtocolForm::Delta, context.clone(), Arc::clone(&connections));
@@ -259,13 +259,13 @@ async fn names_that_can_not_be_charged_are_not_even_taken() {
     assert_eq!(refused, Some((tonic::Code::ResourceExhausted, "STR0514".to_owned())));
     let usage = connections.budgets().costliest(1).pop().expect("it is still entered").1;
     assert_eq!(usage.names, 0);
-    // Known ones are, and one that comes often counts once.
+    // Names of known services are accepted, and a repeated name is charged once.
     let often: Vec<_> = (0..5000).map(|n| format!("outbound|80||made-up-{}.ns", n % 9)).collect();
     assert!(open().take(&watches(&often, false)).is_ok());
 }
 
 #[tokio::test]
-async fn while_memory_is_short_only_who_comes_back_with_what_it_has_is_let_in() {
+async fn under_memory_pressure_only_proxies_that_list_resources_are_admitted() {
     let context = watch::channel(Some(version(&mut mesh()))).1;
     let connections = Arc::new(Connections::new(Budgets::of_memory(1 << 30)));
     connections.budgets().press(Pressure::Raised, 1);
@@ -283,7 +283,7 @@ async fn while_memory_is_short_only_who_comes_back_with_what_it_has_is_let_in() 
 }
 
 #[tokio::test]
-async fn a_pod_that_appears_later_and_contradicts_its_stream_ends_it() {
+async fn pod_that_appears_later_and_contradicts_its_stream_ends_the_stream() {
     let mut mesh = mesh();
     let (versions, context) = watch::channel(Some(version(&mut mesh)));
     let mut stream = stream_of(ProtocolForm::Delta, context);
@@ -308,7 +308,7 @@ async fn a_panic_ends_its_stream_with_a_status() {
 }
 
 #[tokio::test]
-async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
+async fn proxy_keeps_its_configuration_while_its_cluster_is_withdrawn() {
     let mut mesh = mesh();
     let (versions, context) = watch::channel(Some(version(&mut mesh)));
     let mut stream = stream_of(ProtocolForm::Delta, context);
@@ -335,7 +335,7 @@ async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
 }
 
 #[tokio::test]
-async fn only_a_proxyless_client_gets_complete_answers() {
+async fn only_proxyless_clients_receive_complete_responses() {
     for (generator, second) in [("grpc", 2), ("", 1)] {
         let mut stream = stream(ProtocolForm::Sotw);
         for (names, nonce, expected) in [(&["a.ns"][..], "", 1), (&["a.ns", "b.ns"], "1", second)] {
@@ -353,7 +353,7 @@ async fn only_a_proxyless_client_gets_complete_answers() {
     }
 }
 
-/// Denies a path to all of a namespace, and nothing else to anybody.
+/// Creates a policy that denies a path for a whole namespace.
 fn denying(index: &mut AccessIndex, namespace: &str, path: &str) -> MeshEvent {
     let rule = serde_json::json!({ "to": [{ "operation": { "paths": [path] } }] });
     let policy = serde_json::json!({
@@ -371,7 +371,7 @@ fn denying(index: &mut AccessIndex, namespace: &str, path: &str) -> MeshEvent {
 }
 
 #[tokio::test]
-async fn a_proxy_has_followed_a_policy_when_it_has_accepted_the_listeners_with_it_and_not_before() {
+async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     let mut mesh = mesh();
     let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
     let mut index = AccessIndex::new(settings);
@@ -423,7 +423,7 @@ async fn a_proxy_has_followed_a_policy_when_it_has_accepted_the_listeners_with_i
         assert_eq!(followed(), refusal.is_empty(), "{path}");
     }
 
-    // Nothing differs for it, and nobody wakes it.
+    // The policy does not affect this proxy, so its stream is not woken.
     let changes = publish(denying(&mut index, "other", "/a"));
     assert!(!followed(), "that is not known yet");
     assert_eq!(shared.interest.mark(&changes), 0);
