@@ -1,6 +1,7 @@
-//! Whether a proxy is who it claims to be. Pure.
+//! Checks whether a proxy is what it claims to be. Pure.
 //!
-//! What the caller has proven is the truth; everything in the node is a claim. (docs/reference/interface.md, "Proxies".)
+//! The authenticated identity of the caller is true; everything in the node is a claim.
+//! (docs/reference/interface.md, "Proxies".)
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,23 +14,24 @@ use strait_mesh::push::{PushContext, Whereabouts};
 use strait_model::{NETWORK_LABEL, NetworkId, Proxy, Workload};
 use strait_rules::service_entry::VmWorkload;
 
-/// What a proxy is let in as.
+/// The verified properties of an admitted proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// The network it is in.
+    /// The network of the proxy.
     pub network: NetworkId,
-    /// Whether its cluster's registry has its pod, or an entry its machine, and that agrees.
+    /// Whether the registry of the proxy's cluster has its pod, or a WorkloadEntry its machine, and
+    /// they match the proxy.
     pub verified: bool,
-    /// Where it runs.
+    /// The location of the proxy.
     pub whereabouts: Whereabouts,
 }
 
-/// A claim that doesn't hold.
+/// A false claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRefusal {
-    /// The code.
+    /// The error code.
     pub code: &'static Code,
-    /// The claim and the fact.
+    /// The claim and the fact that contradicts it.
     pub fact: String,
 }
 
@@ -39,10 +41,10 @@ impl std::fmt::Display for AdmissionRefusal {
     }
 }
 
-/// Lets `proxy` in, whose certificate or token is of `identity`.
+/// Admits `proxy`, whose certificate or token proves `identity`.
 ///
 /// # Errors
-/// The first claim that contradicts it, or what is known of its cluster.
+/// The first claim that contradicts the identity, or the known facts about the cluster.
 pub fn admit(
     context: &PushContext,
     proxy: &Proxy,
@@ -99,9 +101,9 @@ pub fn admit(
         matches_machine(proxy, identity, vm)?;
     }
     let (derived, by) = derive(context, proxy, workload);
-    // The annotation speaks of every proxy of the cluster, whatever else only of a pod that is known: a
-    // machine outside Kubernetes may be elsewhere than the cluster it belongs to. Where nothing names a
-    // network, nothing is contradicted.
+    // The annotation applies to every proxy of the cluster. Other sources apply only to known pods,
+    // because a machine outside Kubernetes may be in a different network from its cluster. If
+    // nothing defines a network, no claim is contradicted.
     let known = match by {
         PlacedBy::SecretAnnotation => true,
         PlacedBy::Nothing => false,
@@ -126,18 +128,20 @@ pub fn admit(
     }
 }
 
-/// What a proxy is now that was in network `before`. One whose cluster has left the mesh stays where it was, and one
-/// whose cluster is in another trust domain now goes on, unverified.
+/// Checks an admitted proxy again, whose network was `before`.
+///
+/// A proxy whose cluster has left the mesh keeps its network. A proxy whose cluster is now in
+/// another trust domain stays admitted, but unverified.
 ///
 /// # Errors
-/// A pod, or a WorkloadEntry, that is known only now contradicts it: nobody knew better when it was let in.
+/// A pod or a WorkloadEntry that became known after the admission contradicts the proxy.
 pub fn readmit(
     context: &PushContext,
     proxy: &Proxy,
     identity: &SpiffeId,
     before: NetworkId,
 ) -> Result<Admitted, AdmissionRefusal> {
-    // Its Secret and what it reported leave one after the other.
+    // The Secret of a cluster and its reported data are removed one after the other.
     let belongs = context.clusters.contains(&proxy.cluster)
         && context.network_labels.contains_key(&proxy.cluster);
     let workload = context.workload_of(proxy);
@@ -155,10 +159,11 @@ pub fn readmit(
     })
 }
 
-/// Whether a proxy is of the cluster and the pod that its token names; a certificate names neither.
+/// Checks that a proxy belongs to the cluster and the pod in its token. A certificate contains
+/// neither.
 ///
 /// # Errors
-/// What it claims instead.
+/// The proxy claims a different cluster or pod.
 pub fn fits_token(proxy: &Proxy, token: &TokenProof) -> Result<(), AdmissionRefusal> {
     let id = &proxy.id;
     if proxy.cluster != token.cluster {
@@ -175,11 +180,11 @@ pub fn fits_token(proxy: &Proxy, token: &TokenProof) -> Result<(), AdmissionRefu
     }
 }
 
-/// Whether the pod of a token may still be there. One that nobody has seen yet may; so may each of a cluster of which
-/// nothing is known any more.
+/// Checks that the pod of a token may still exist. A pod that is not known yet may exist, and so
+/// may each pod of a cluster without known data.
 ///
 /// # Errors
-/// It was there, and has gone; or another has its name.
+/// The pod was known and no longer exists, or another pod has its name.
 pub fn outlives_token_pod(
     context: &PushContext,
     proxy: &Proxy,
@@ -198,8 +203,8 @@ pub fn outlives_token_pod(
     Err(AdmissionRefusal { code: &codes::TOKEN_POD, fact })
 }
 
-/// The trust domain that the proxies of its cluster are in, where the certificate is of none that means
-/// the same. For a cluster that nobody knows it is the mesh's.
+/// Returns the trust domain of the proxy's cluster if the certificate is from a different trust
+/// domain that is not an alias. For an unknown cluster, the trust domain is that of the mesh.
 fn foreign_to<'a>(context: &'a PushContext, proxy: &Proxy, identity: &SpiffeId) -> Option<&'a str> {
     let mesh = &context.mesh;
     let own = context.clusters.trust_domain(&proxy.cluster).unwrap_or(&mesh.trust_domain);
@@ -207,8 +212,8 @@ fn foreign_to<'a>(context: &'a PushContext, proxy: &Proxy, identity: &SpiffeId) 
     (!same.any(|domain| domain == identity.trust_domain())).then_some(own)
 }
 
-/// The network of a proxy now: what its Secret fixes, else what it claims, else what its pod, cluster
-/// and address say.
+/// Returns the current network of a proxy: the network that the cluster's Secret fixes, else the
+/// claimed network, else the network derived from its pod, cluster and address.
 fn network(context: &PushContext, proxy: &Proxy) -> NetworkId {
     let fixed = context.clusters.fixed_network(&proxy.cluster);
     let said = fixed.or(proxy.network.as_ref()).cloned();
@@ -223,7 +228,7 @@ fn derive(
     let label = workload.and_then(|workload| workload.network_label.as_ref());
     let label = label.or_else(|| context.machine_of(proxy)?.network());
     let label = label.cloned().or_else(|| {
-        // A pod nobody knows yet may still carry the label.
+        // A pod that is not known yet may still have the label.
         let claimed = proxy.labels.get(NETWORK_LABEL).filter(|_| workload.is_none());
         claimed.map(|text| NetworkId::from(&**text))
     });
@@ -248,8 +253,8 @@ fn matches_pod(
             ),
         });
     }
-    // A pod without an address yet contradicts nothing. The id's own address counts even where
-    // INSTANCE_IPS lists others, which may be those of further interfaces.
+    // A pod without an address contradicts nothing. The address in the ID is checked even if
+    // INSTANCE_IPS lists others, which may belong to further interfaces.
     let known = &workload.addresses;
     let of_id = Proxy::parse_id(&proxy.id).ok().and_then(|(_, address, ..)| address);
     let holds = proxy.addresses.iter().any(|address| known.contains(address))
@@ -271,7 +276,8 @@ fn matches_pod(
     Ok(())
 }
 
-/// A WorkloadEntry of the proxy's own name says who and where it is, as far as it says anything.
+/// Checks a proxy against the WorkloadEntry with its name, as far as the entry defines an account
+/// and an address.
 fn matches_machine(
     proxy: &Proxy,
     identity: &SpiffeId,
@@ -299,9 +305,12 @@ fn matches_machine(
     }
 }
 
-/// Whether an entry of the proxy's namespace gives its machine the account that the certificate names: the
-/// entry of its name, else any at its address, since a machine's proxy may be called otherwise. What is at
-/// an address proves nothing against anybody: another network may have it, too.
+/// Returns whether a WorkloadEntry of the proxy's namespace assigns the account in the certificate
+/// to the proxy's machine.
+///
+/// The entry with the proxy's name is used, otherwise any entry at its address, because a machine's
+/// proxy may have a different name. An entry at an address never contradicts a proxy, because
+/// another network may use the same address.
 fn stands_on_machine(context: &PushContext, proxy: &Proxy, identity: &SpiffeId) -> bool {
     let runs_as = |vm: &VmWorkload| vm.account() == Some(identity.service_account());
     if let Some(vm) = context.machine_of(proxy) {
@@ -326,13 +335,15 @@ mod tests {
     use strait_model::testing::{member, service, shard, sidecar, workload};
     use strait_model::{ClusterId, KnownCluster, KnownClusters, Labels};
 
-    /// Cluster `east`, whose Secret may fix a network and whose system namespace names `by-namespace`,
-    /// with pod `web.ns` of account `app` at 10.0.0.1 that may name another.
+    /// Creates a mesh with cluster `east`, whose Secret may fix a network, and whose system
+    /// namespace names `by-namespace`. Its pod `web.ns` of account `app` at 10.0.0.1 may name
+    /// another network.
     fn context(fixed: Option<&str>, network_label: Option<&str>) -> Arc<PushContext> {
         context_of(fixed, network_label, Some("by-namespace"), "")
     }
 
-    /// The same with another label of the system namespace, and mesh networks.
+    /// Creates the mesh of [`context`] with another label of the system namespace, and mesh
+    /// networks.
     fn context_of(
         fixed: Option<&str>,
         network_label: Option<&str>,
@@ -355,7 +366,8 @@ mod tests {
         mesh.next_version().expect("a version").0
     }
 
-    /// Where the mesh is called `cluster.local` and `old.example`, cluster `east` is in `domain`.
+    /// Creates a mesh with the trust domain `cluster.local` and the alias `old.example`, in which
+    /// cluster `east` is in `domain`.
     fn context_in(domain: &str) -> Arc<PushContext> {
         let mut mesh = MeshState::new(Arc::clone(&context(None, None).settings));
         let aliases = "trustDomainAliases: [old.example]";
@@ -371,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_of_the_trust_domain_of_its_cluster_by_any_of_its_names() {
+    fn proxy_is_in_the_trust_domain_of_its_cluster_or_an_alias() {
         for (cluster, certificate, lets_in) in [
             ("cluster.local", "cluster.local", true),
             ("cluster.local", "old.example", true),
             ("old.example", "cluster.local", true),
             ("cluster.local", "west.example", false),
             ("west.example", "west.example", true),
-            // What means the same as the mesh's means nothing to a cluster that has its own.
+            // An alias of the mesh's trust domain is not an alias of a cluster's own trust domain.
             ("west.example", "cluster.local", false),
             ("west.example", "old.example", false),
         ] {
@@ -388,7 +400,7 @@ mod tests {
             let found = admit(&context, &proxy, &identity);
             let code = found.as_ref().err().map(|refusal| refusal.code.id);
             assert_eq!(code, (!lets_in).then_some("STR0510"), "{certificate} in {cluster}");
-            // Whoever is in stays, and is shown.
+            // A proxy that is already admitted stays connected, and is reported as unverified.
             let later = readmit(&context, &proxy, &identity, "".into());
             let later = later.expect("its pod does not contradict it");
             assert_eq!(later.verified, lets_in, "{certificate} in {cluster}");
@@ -404,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_says_the_truth_is_let_in() {
+    fn proxy_with_true_claims_is_admitted() {
         let context = context(None, None);
         let web = admit(&context, &sidecar("web.ns", "east"), &own()).expect("let in");
         let whereabouts = Whereabouts::default();
@@ -415,12 +427,12 @@ mod tests {
     }
 
     #[test]
-    fn each_false_claim_is_refused_by_its_code() {
+    fn each_false_claim_is_refused_with_its_code() {
         let mut account = sidecar("web.ns", "east");
         account.service_account = Some("other".into());
         let mut address = sidecar("web.ns", "east");
         address.addresses = vec!["10.0.0.2".parse().expect("an address")];
-        // INSTANCE_IPS is right, the id is not.
+        // INSTANCE_IPS is right, the ID is not.
         let mut id_address = sidecar("web.ns", "east");
         id_address.id = "sidecar~10.0.0.2~web.ns~ns.svc.cluster.local".into();
         let mut network = sidecar("web.ns", "east");
@@ -454,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_network_stands_against_nothing_that_names_the_pods() {
+    fn claimed_network_must_not_contradict_the_network_of_a_known_pod() {
         let registry = "networks: {n1: {endpoints: [{fromRegistry: east}]}}";
         let range = "networks: {n1: {endpoints: [{fromCidr: 10.0.0.0/8}]}}";
         let nothing = || context_of(None, None, None, "");
@@ -476,7 +488,7 @@ mod tests {
                 false,
             ),
             ("nothing", "web.ns", nothing(), "n1", true),
-            // A machine outside Kubernetes, or a pod not seen yet: its own claim is all there is.
+            // For a machine outside Kubernetes, or an unknown pod, only its own claim exists.
             ("the system namespace, of others", "vm.ns", namespace(), "by-namespace", true),
             ("the Secret, of everybody", "vm.ns", context(Some("n1"), None), "n1", false),
         ];
@@ -497,14 +509,14 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_that_comes_later_moves_a_proxy_whatever_it_claimed() {
+    fn later_annotation_overrides_the_claimed_network() {
         let proxy = Proxy { network: Some("n2".into()), ..sidecar("vm.ns", "east") };
         assert_eq!(network(&context(None, None), &proxy).as_str(), "n2");
         assert_eq!(network(&context(Some("n1"), None), &proxy).as_str(), "n1");
     }
 
     #[test]
-    fn a_proxy_that_is_in_is_shown_as_it_is_now() {
+    fn readmission_updates_network_and_verification() {
         let now = |context: &PushContext, name: &str, cluster: &str| {
             let admitted = readmit(context, &sidecar(name, cluster), &own(), "before".into());
             let admitted = admitted.expect("nothing contradicts it");
@@ -514,7 +526,7 @@ mod tests {
         assert_eq!(now(&context, "web.ns", "east"), ("by-namespace".to_owned(), true));
         assert_eq!(now(&context, "other.ns", "east"), ("by-namespace".to_owned(), false));
         assert_eq!(now(&context, "web.ns", "gone"), ("before".to_owned(), false));
-        // The pod came later, and is another's.
+        // The pod became known later, and belongs to another account.
         let stranger = id("spiffe://cluster.local/ns/ns/sa/other");
         let web = sidecar("web.ns", "east");
         let refusal = readmit(&context, &web, &stranger, "before".into()).expect_err("it ends");
@@ -524,7 +536,7 @@ mod tests {
         assert!(refusal.to_string().contains("is at 10.0.0.1"), "{refusal}");
     }
 
-    /// The same as [`context`] with these WorkloadEntries: name, and spec.
+    /// Creates the mesh of [`context`] with these WorkloadEntries: name and spec.
     fn with_vms(vms: &[(&str, serde_json::Value)]) -> Arc<PushContext> {
         use strait_model::registry::{Epoch, RegistryUpdate, ShardKey};
         use strait_rules::service_entry::EntryIndex;
@@ -554,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_who_its_entry_says_and_no_entry_proves_nothing() {
+    fn machine_is_verified_by_its_entry() {
         use serde_json::json;
         let own = json!({"address": "10.0.0.1", "serviceAccount": "app", "network": "n1"});
         let db = json!({"address": "10.0.0.1", "serviceAccount": "db"});
@@ -574,7 +586,7 @@ mod tests {
         ];
         for (case, name, spec, expected) in cases {
             let context = with_vms(&[(name, spec.clone())]);
-            // Its pods are called web: this is none.
+            // The known pods are named `web`, so this proxy is not a pod.
             let proxy = sidecar("vm.ns", "east");
             let found = admit(&context, &proxy, &self::own());
             let found = found.map(|admitted| admitted.verified).map_err(|refusal| refusal.code.id);
@@ -589,7 +601,7 @@ mod tests {
         let claims = Proxy { network: Some("n2".into()), ..vm };
         let refusal = admit(&context, &claims, &self::own()).expect_err("elsewhere");
         assert_eq!(refusal.code.id, "STR0513");
-        // A pod of that name goes before an entry.
+        // A pod with that name takes precedence over an entry.
         let context = with_vms(&[("web", db)]);
         assert!(
             admit(&context, &sidecar("web.ns", "east"), &self::own()).expect("let in").verified
@@ -597,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn the_labels_of_a_pod_nobody_knows_yet_count() {
+    fn labels_of_an_unknown_pod_define_its_network() {
         let mut proxy = sidecar("new.ns", "east");
         proxy.labels = Labels::from([("topology.istio.io/network".into(), "n9".into())]);
         let context = context(None, None);

@@ -1,10 +1,12 @@
-//! What each identity may cost, whatever it calls itself on how many streams.
+//! Memory budgets per identity, however many streams and node names it uses.
 //!
-//! A certificate proves an account, and nothing but the registries proves a pod: whoever holds one can invent
-//! pods, and names to watch. So what is not vouched for is charged to the identity of the certificate: streams
-//! whose pod nobody knows, with what they watch, and names that stand for no service, which count double.
-//! What a known pod watches of known services is shown, but not charged. Large requests of one identity are read a few at
-//! a time, for what they take is charged when they have been read. Locks are held for look-ups only.
+//! A certificate proves an account, but only the registries prove a pod: the holder of a
+//! certificate can invent pods, and names to subscribe to. Therefore unverified usage is charged to
+//! the identity of the certificate: streams whose pod is unknown, including their subscribed names,
+//! and names that refer to no service, which are charged twice. Subscriptions of known pods to
+//! known services are reported but not charged. Large requests of one identity are read a few at a
+//! time, because their memory is charged only after they have been read. Look-ups are the only work
+//! under a lock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,65 +21,66 @@ use strait_base::lock::lock;
 use strait_base::memory::MemoryLimit;
 use strait_identity::SpiffeId;
 
-/// What a stream takes of its own: its task, buffers and tables.
+/// The memory for the task, buffers and tables of one stream, in bytes.
 const STREAM_BYTES: u64 = 64 << 10;
-/// What a name takes that stands for a service: its text is there anyway.
+/// The memory for a name that refers to a service, in bytes. Its text is stored anyway.
 const NAME_BYTES: u64 = 64;
-/// What a usual stream takes.
+/// The memory of a typical stream, in bytes.
 const PIECE_BYTES: u64 = 128 << 10;
-/// What a made-up name takes beside its text: it is nobody else's, and nor is its empty answer.
+/// The memory for a name that refers to no service, in addition to its text, in bytes. Neither the
+/// name nor its empty response is shared with other streams.
 const MADE_UP_BYTES: u64 = 256;
 
-/// What one stream watches, and who stands behind it.
+/// The usage of one stream, and whether its pod is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Charge {
-    /// Whether its pod, or machine, is known.
+    /// Whether the stream's pod or machine is known.
     pub(super) verified: bool,
-    /// Names that stand for a service.
+    /// The number of names that refer to a service.
     pub(super) names: u64,
-    /// Names that stand for none.
+    /// The number of names that refer to no service.
     pub(super) made_up: u64,
-    /// The bytes of those.
+    /// The length of the names that refer to no service, in bytes.
     pub(super) made_up_text: u64,
 }
 
 impl Charge {
-    /// What it counts against the budget, in bytes.
+    /// Returns the charge against the identity's budget, in bytes.
     fn charged(self) -> u64 {
         let of_stream = if self.verified { 0 } else { STREAM_BYTES + self.names * NAME_BYTES };
         of_stream + self.invented()
     }
 
-    /// What of that is for names that stand for no service.
+    /// Returns the part of the charge for names that refer to no service, in bytes.
     fn invented(self) -> u64 {
         2 * (self.made_up * MADE_UP_BYTES + self.made_up_text)
     }
 
-    /// What it takes, more or less.
+    /// Returns the approximate memory of the stream, in bytes.
     fn taken(self) -> u64 {
         STREAM_BYTES + self.names * NAME_BYTES + self.made_up * MADE_UP_BYTES + self.made_up_text
     }
 }
 
-/// What the streams of one identity come to.
+/// The total usage of the streams of one identity.
 #[derive(Debug, Clone, Default)]
 pub struct IdentityUsage {
-    /// Its streams.
+    /// The number of streams.
     pub streams: u64,
-    /// Of these, those whose pod nobody knows.
+    /// The number of streams whose pod is unknown.
     pub unverified: u64,
-    /// The names that they watch, of all types.
+    /// The number of subscribed names, of all types.
     pub names: u64,
-    /// Of these, names that stand for no service.
+    /// The number of subscribed names that refer to no service.
     pub made_up: u64,
-    /// What counts against its budget, in bytes.
+    /// The charge against the identity's budget, in bytes.
     pub charged: u64,
-    /// What it takes, more or less, in bytes.
+    /// The approximate memory of the streams, in bytes.
     pub taken: u64,
     ended: CancellationToken,
 }
 
-/// More than the identity may cost.
+/// The usage of an identity that exceeds its budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{identity} takes {charged} of {limit} bytes for {unverified} streams of pods that nobody knows and \
@@ -91,28 +94,30 @@ pub(super) struct OverBudget {
     made_up: u64,
 }
 
-/// Why something can't be charged.
+/// The reason why usage cannot be charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It is more than the identity may cost.
+    /// The identity's budget would be exceeded.
     Budget(OverBudget),
-    /// Memory would be nearly all taken with it.
+    /// The memory of the process would be nearly exhausted.
     Memory,
 }
 
-/// How short memory is.
+/// The memory pressure of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
-    /// There is enough.
+    /// Enough memory is free.
     Low,
-    /// From 80 % of the limit on: nobody new is sent everything.
+    /// At least 80 % of the limit is used: new streams are refused, unless the proxy lists its
+    /// resources.
     Raised,
-    /// From 90 % on: who takes most is ended.
+    /// At least 90 % of the limit is used: the streams of the identity with the highest usage are
+    /// ended.
     High,
 }
 
 impl Pressure {
-    /// By what is used of a limit.
+    /// Computes the pressure from the used memory and its limit.
     pub fn of(used: u64, limit: u64) -> Self {
         match used.saturating_mul(100) / limit.max(1) {
             0..80 => Self::Low,
@@ -121,7 +126,7 @@ impl Pressure {
         }
     }
 
-    /// The name in `/debug/push`.
+    /// Returns the name in `/debug/push`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -131,39 +136,40 @@ impl Pressure {
     }
 }
 
-/// What became of budgets so far, for `/debug/push` and `/metrics`.
+/// Counters of budgets, for `/debug/push` and `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetCounters {
-    /// How short memory is.
+    /// The memory pressure.
     pub pressure: Pressure,
-    /// The most that the process may take, in bytes.
+    /// The memory limit of the process, in bytes.
     pub limit: u64,
-    /// What it took when it was last looked, in bytes; 0 where nothing bounds it.
+    /// The memory of the process at the last measurement, in bytes. 0 if its memory use is unknown.
     pub used: u64,
-    /// How often an identity asked for more than its budget.
+    /// The number of times that an identity requested more than its budget.
     pub over_budget: u64,
-    /// Streams that were refused, and asked to come again.
+    /// The number of streams that were refused or ended because of memory pressure and that must
+    /// reconnect.
     pub deferred: u64,
-    /// Identities whose streams were ended.
+    /// The number of identities whose streams were ended.
     pub shed: u64,
 }
 
 /// The budgets of one server.
 #[derive(Debug)]
 pub struct Budgets {
-    /// The most that the process may take, in bytes.
+    /// The memory limit of the process, in bytes.
     memory: u64,
-    /// The most that may be charged to an identity, in bytes.
+    /// The maximum charge of an identity, in bytes.
     limit: u64,
     state: Mutex<(Pressure, u64)>,
-    /// What names of no service were charged since memory was last looked at, in bytes: it may fill up before the
-    /// next look.
+    /// The charge for names that refer to no service since the last memory measurement, in bytes.
+    /// It covers the time until the next measurement.
     invented: AtomicU64,
     over_budget: AtomicU64,
     deferred: AtomicU64,
     shed: AtomicU64,
     table: Mutex<HashMap<SpiffeId, IdentityUsage, SecretHasher>>,
-    /// Where large requests are read.
+    /// The semaphore of each identity that limits its large requests.
     rooms: Mutex<HashMap<SpiffeId, Arc<Semaphore>, SecretHasher>>,
 }
 
@@ -173,7 +179,7 @@ impl Default for Budgets {
     }
 }
 
-/// A stream's entry; dropping it gives back what was charged.
+/// The account of one stream. Dropping it refunds the charge.
 #[derive(Debug)]
 pub(super) struct StreamAccount {
     budgets: Arc<Budgets>,
@@ -183,7 +189,8 @@ pub(super) struct StreamAccount {
 }
 
 impl Budgets {
-    /// Budgets for a process that may take `memory` bytes: a quarter of it for one identity.
+    /// Creates budgets for a process that may use `memory` bytes. The budget of one identity is a
+    /// quarter of it.
     pub fn of_memory(memory: u64) -> Self {
         Self {
             memory,
@@ -198,7 +205,7 @@ impl Budgets {
         }
     }
 
-    /// What became of them so far.
+    /// Returns the counters.
     pub fn figures(&self) -> BudgetCounters {
         let (pressure, used) = *lock(&self.state);
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
@@ -212,41 +219,42 @@ impl Budgets {
         }
     }
 
-    /// Notes how short memory is, and what is used of it; returns how short it was before.
+    /// Records the memory pressure and the used memory. Returns the previous pressure.
     pub fn press(&self, pressure: Pressure, used: u64) -> Pressure {
         self.invented.store(0, Ordering::Relaxed);
         std::mem::replace(&mut *lock(&self.state), (pressure, used)).0
     }
 
-    /// Whether memory would be nearly all taken with so many bytes more for names of no service. What of them is
-    /// charged counts until the next look.
+    /// Returns whether the memory would be nearly exhausted if `invented` more bytes were used for
+    /// names that refer to no service. Charges since the last measurement are included.
     fn is_full_with(&self, invented: u64) -> bool {
         let used = lock(&self.state).1;
         let more = self.invented.load(Ordering::Relaxed) + invented;
-        // Nothing bounds the process where its memory use is unknown.
+        // If the memory use of the process is unknown, it is not limited.
         used > 0 && more > 0 && Pressure::of(used + more, self.memory) == Pressure::High
     }
 
-    /// Whether a stream that has nothing yet is asked to come again, which is counted.
+    /// Returns whether a stream without any resources must be refused for now. A refusal is
+    /// counted.
     pub(super) fn defers(&self) -> bool {
         let defers = lock(&self.state).0 > Pressure::Low;
         self.deferred.fetch_add(u64::from(defers), Ordering::Relaxed);
         defers
     }
 
-    /// The most that may be charged to an identity, in bytes.
+    /// Returns the maximum charge of an identity, in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Room for large requests of `identity` that are read at once, in KiB: a thirty-second part of memory, and
-    /// for one of the largest in any case.
+    /// Returns the semaphore for large requests of `identity`, in KiB. It admits 1/32 of the memory
+    /// limit, but at least one request of the maximum size.
     pub(super) fn room(&self, identity: &SpiffeId) -> Arc<Semaphore> {
         let mut rooms = lock(&self.rooms);
         if let Some(room) = rooms.get(identity) {
             return Arc::clone(room);
         }
-        // Before the table grows: who has no stream any more needs none.
+        // Before the table grows, identities without streams are removed.
         if rooms.len() == rooms.capacity() {
             rooms.retain(|_, room| Arc::strong_count(room) > 1);
         }
@@ -257,7 +265,7 @@ impl Budgets {
         room
     }
 
-    /// Enters a stream of `identity`.
+    /// Opens an account for a stream of `identity`.
     pub(super) fn open(
         self: &Arc<Self>,
         identity: &SpiffeId,
@@ -271,12 +279,12 @@ impl Budgets {
         let account =
             StreamAccount { budgets: Arc::clone(self), identity: identity.clone(), charge, ended };
         let outcome = self.checked(identity, usage);
-        // Before the account is given back, which needs it.
+        // Dropping the account needs the lock.
         drop(table);
         outcome.map(|()| account)
     }
 
-    /// The identities that take most, each with what it takes, at most `count`.
+    /// Returns the identities with the highest usage, at most `count`.
     pub fn costliest(&self, count: usize) -> Vec<(SpiffeId, IdentityUsage)> {
         let table = self.table();
         let mut all: Vec<_> = table.iter().map(|(id, usage)| (usage.taken, id)).collect();
@@ -286,8 +294,8 @@ impl Budgets {
         all.iter().filter_map(of).collect()
     }
 
-    /// Has the streams end of the identity that takes most, and says which. `None` where none takes `least`
-    /// bytes: then it is not for them that memory is short.
+    /// Ends the streams of the identity with the highest usage. Returns the identity, or `None` if
+    /// no identity uses `least` bytes: then streams are not the cause of the memory pressure.
     pub fn end_costliest(&self, least: u64) -> Option<(SpiffeId, IdentityUsage)> {
         let table = self.table();
         let large = |usage: &IdentityUsage| usage.taken >= least && !usage.ended.is_cancelled();
@@ -318,17 +326,19 @@ impl Budgets {
 }
 
 impl StreamAccount {
-    /// What is charged for the stream.
+    /// Returns the charge of the stream.
     pub(super) fn charge(&self) -> Charge {
         self.charge
     }
 
-    /// Pieces of memory that are free once the stream is gone, beyond what any stream leaves.
+    /// Returns the number of memory pieces that are released when the stream ends, beyond a typical
+    /// stream's pieces.
     pub(super) fn pieces(&self) -> u64 {
         (self.charge.taken() / PIECE_BYTES).saturating_sub(1)
     }
 
-    /// Charges this from now on, whether there is enough for it or not: the stream must end otherwise.
+    /// Replaces the charge of the stream, even if it exceeds a limit. On an error, the caller must
+    /// end the stream.
     pub(super) fn set(&mut self, charge: Charge) -> Result<(), Refused> {
         if charge == self.charge {
             return Ok(());
@@ -341,7 +351,7 @@ impl StreamAccount {
         let invented = charge.invented().saturating_sub(self.charge.invented());
         self.budgets.invented.fetch_add(invented, Ordering::Relaxed);
         self.charge = charge;
-        // What another stream took is no reason to end one that asks for nothing.
+        // A stream that does not grow is not ended because of the usage of other streams.
         if !grows {
             return Ok(());
         }
@@ -357,7 +367,8 @@ impl StreamAccount {
         Err(Refused::Memory)
     }
 
-    /// Whether this could be charged beside what others of the identity take; a refusal is counted.
+    /// Checks whether this charge is possible, given the usage of the identity's other streams. A
+    /// refusal is counted.
     pub(super) fn bears(&self, charge: Charge) -> Result<(), Refused> {
         let table = self.budgets.table();
         let Some(usage) = table.get(&self.identity) else { return Ok(()) };
@@ -375,7 +386,7 @@ impl StreamAccount {
         self.room_for(charge.invented().saturating_sub(self.charge.invented()))
     }
 
-    /// Waits until the streams of this identity must end, since memory is short.
+    /// Waits until the streams of this identity must end because of memory pressure.
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
@@ -426,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn large_requests_of_one_identity_share_room_and_others_have_their_own() {
+    fn each_identity_has_a_separate_limit_for_large_requests() {
         let budgets = budgets();
         let room = budgets.room(&id("thief"));
         assert_eq!(room.available_permits(), (200 << 10) / 32);
@@ -441,12 +452,13 @@ mod tests {
     }
 
     #[test]
-    fn invented_names_are_refused_before_memory_is_full_of_them() {
+    fn invented_names_are_refused_before_they_exhaust_the_memory() {
         let budgets = budgets();
         budgets.press(Pressure::Low, 100 << 20);
         let mut kept = Vec::new();
         let mut refused = None;
-        // Each is within its budget; a look comes too late for all of them together.
+        // Each account is within its budget, but all of them together would exceed the memory
+        // before the next measurement.
         for number in 0..8 {
             let mut account = budgets.open(&id(&format!("thief-{number}")), false).expect("room");
             if let Err(why) = account.bears(made_up(60_000)) {
@@ -466,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_charged_is_told_before_it_is_taken() {
+    fn excessive_charge_is_refused_before_it_is_recorded() {
         let budgets = budgets();
         let account = budgets.open(&id("thief"), false).expect("there is room");
         assert!(account.bears(made_up(10_000)).is_ok());
@@ -474,13 +486,13 @@ mod tests {
         assert_eq!(budgets.costliest(1)[0].1.made_up, 0, "nothing is charged");
     }
 
-    /// As many names of 60 bytes.
+    /// Creates a charge for `count` names of 60 bytes that refer to no service.
     fn made_up(count: u64) -> Charge {
         Charge { made_up: count, made_up_text: count * 60, ..Charge::default() }
     }
 
     #[test]
-    fn invented_pods_and_names_are_charged_to_the_one_identity_behind_them() {
+    fn invented_pods_and_names_are_charged_to_their_identity() {
         let budgets = budgets();
         let mut kept = Vec::new();
         let mut refused = None;
@@ -502,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_known_pods_watch_of_known_services_is_charged_to_nobody() {
+    fn subscriptions_of_known_pods_to_known_services_are_not_charged() {
         let budgets = budgets();
         let watches = Charge { verified: true, names: 10_000, ..Charge::default() };
         let mut all = Vec::new();
@@ -517,14 +529,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_not_for_the_streams_that_memory_is_short_where_none_takes_much() {
+    fn streams_with_low_usage_are_not_ended() {
         let budgets = budgets();
         let _open = budgets.open(&id("web"), true).expect("there is room");
         assert_eq!(budgets.end_costliest(2 << 20).map(|(id, _)| id), None);
     }
 
     #[test]
-    fn from_four_fifths_on_nobody_new_is_let_in() {
+    fn new_streams_are_refused_from_80_percent_on() {
         let budgets = budgets();
         for (used, pressure, defers) in [
             (79, Pressure::Low, false),
@@ -540,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_given_back() {
+    fn dropped_account_refunds_its_charge() {
         let budgets = budgets();
         let mut account = budgets.open(&id("web"), false).expect("there is room");
         account.set(Charge { names: 10, ..made_up(10) }).expect("there is room");
@@ -550,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_that_takes_most_is_ended_first_and_each_once() {
+    fn identities_are_ended_once_in_the_order_of_their_usage() {
         let budgets = budgets();
         let mut open = Vec::new();
         for (name, count) in [("small", 1), ("large", 3), ("larger", 5)] {

@@ -1,5 +1,5 @@
-//! Who is connected, for the admin API. Each stream adds and removes itself; where it stands is read out
-//! of its session when somebody asks, so that a stream does nothing for being seen.
+//! The table of connected proxies, for the admin API. Each stream adds and removes its own entry.
+//! Progress is read from the session on request, so it costs the stream nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,34 +26,34 @@ use strait_xds::resource::{Resource, ResourceType, Version};
 use strait_xds::secrets::SecretReport;
 use strait_xds::session::{ProtocolForm, Session, joined};
 
-/// The most streams one identity may hold for one node id: a reconnecting proxy has two for a while. What an
-/// identity may take under many is its budget's.
+/// The maximum number of streams of one identity with one node ID: a reconnecting proxy has two for
+/// a while. The budget limits the usage of an identity with several node IDs.
 const PER_NODE_MAX: usize = 4;
 
-/// Every open stream.
+/// All open streams.
 #[derive(Debug, Default)]
 pub struct Connections {
     next: AtomicU64,
     streams: DashMap<u64, Arc<OpenStream>>,
     per_node: DashMap<NodeKey, usize>,
     budgets: Arc<Budgets>,
-    /// Pieces of memory that streams left behind.
+    /// The number of memory pieces that ended streams have released.
     left: AtomicU64,
-    /// How often one has come, gone or refused something.
+    /// Incremented when a stream opens, ends or rejects a response.
     news: watch::Sender<u64>,
 }
 
-/// Who claims to be which node.
+/// An identity and the node ID that it claims.
 type NodeKey = (SpiffeId, Arc<str>);
 
-/// How it is known whose stream it is.
+/// The proof of a stream's identity.
 #[derive(Debug, Clone)]
 struct KnownBy {
-    /// `certificate`, or `token`.
+    /// `certificate` or `token`.
     proof: &'static str,
-    /// When that ends.
+    /// The expiry of the proof.
     until: SystemTime,
-    /// When the certificate was issued, where it is one.
+    /// The time at which the certificate was issued. `None` for a token.
     issued: Option<SystemTime>,
 }
 
@@ -81,13 +81,13 @@ pub struct OpenStream {
     form: ProtocolForm,
     connected_at: SystemTime,
     admitted: Mutex<Admitted>,
-    /// Its stream's, which alone changes it; read when somebody asks.
+    /// The session, which only the stream changes. It is read on request.
     session: Arc<Mutex<Session>>,
-    /// What it has yet to look at, where it is served now.
+    /// The changes that the stream has not handled yet, for its current configuration.
     backlog: Mutex<Option<StreamBacklog>>,
 }
 
-/// A stream's own entry; dropping it takes the entry out.
+/// The entry of a stream. Dropping it removes the stream from the table.
 #[derive(Debug)]
 pub struct ConnectionEntry {
     connections: Arc<Connections>,
@@ -95,12 +95,13 @@ pub struct ConnectionEntry {
 }
 
 impl Connections {
-    /// None yet, whose identities have these budgets.
+    /// Creates an empty table with these budgets.
     pub fn new(budgets: Budgets) -> Self {
         Self { budgets: Arc::new(budgets), ..Self::default() }
     }
 
-    /// Enters a stream. `None` where this identity holds too many for this node id already.
+    /// Adds a stream. Returns `None` if the identity already has too many streams with this node
+    /// ID.
     pub(super) fn enter(
         self: &Arc<Self>,
         proxy: Arc<Proxy>,
@@ -136,117 +137,118 @@ impl Connections {
         Some(ConnectionEntry { connections: Arc::clone(self), connection })
     }
 
-    /// All streams, oldest first.
+    /// Returns all streams, oldest first.
     pub fn list(&self) -> Vec<Arc<OpenStream>> {
         let mut list: Vec<_> = self.streams.iter().map(|one| Arc::clone(one.value())).collect();
         list.sort_by_key(|one| one.number);
         list
     }
 
-    /// How many streams are open.
+    /// Returns the number of open streams.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// What identities may cost.
+    /// The budgets of identities.
     pub fn budgets(&self) -> &Arc<Budgets> {
         &self.budgets
     }
 
-    /// Whether there is something new to see of who is connected.
+    /// Returns a receiver that is notified when a stream opens, ends or rejects a response.
     pub fn news(&self) -> watch::Receiver<u64> {
         self.news.subscribe()
     }
 
-    /// Has those look again who want to see who is connected, and how they fare.
+    /// Notifies the receivers of [`Self::news`].
     pub(super) fn tell(&self) {
         self.news.send_modify(|number| *number += 1);
     }
 
-    /// Notes that a stream leaves so many pieces of memory behind.
+    /// Records the number of memory pieces that a stream has released.
     pub(super) fn leave(&self, pieces: u64) {
         self.left.fetch_add(pieces, Ordering::Relaxed);
     }
 
-    /// How many streams have come so far, and how many have gone, together; one that leaves much behind counts
-    /// as many.
+    /// Returns the number of opened and ended streams since the start, plus the memory pieces that
+    /// ended streams released.
     pub fn churn(&self) -> u64 {
         let come = self.next.load(Ordering::Relaxed);
         let open = u64::try_from(self.len()).unwrap_or(u64::MAX);
         come + come.saturating_sub(open) + self.left.load(Ordering::Relaxed)
     }
 
-    /// Whether no stream is open.
+    /// Returns whether no stream is open.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// The stream named by a node id, a key, or `name.namespace[@cluster]`; of several the newest.
+    /// Returns the stream with a node ID, a key, or a name `name.namespace[@cluster]`. If several
+    /// match, returns the newest.
     pub fn find(&self, name: &str) -> Option<Arc<OpenStream>> {
         self.list().into_iter().rev().find(|one| one.is_named(name))
     }
 }
 
 impl OpenStream {
-    /// What the proxy says of itself, checked.
+    /// Returns the proxy's verified claims.
     pub fn proxy(&self) -> &Proxy {
         &self.proxy
     }
 
-    /// The network it is in.
+    /// Returns the proxy's network.
     pub fn network(&self) -> NetworkId {
         lock(&self.admitted).network.clone()
     }
 
-    /// The network it is in, and where it runs, where that is known.
+    /// Returns the proxy's network and its known location.
     pub fn place(&self) -> (NetworkId, Whereabouts) {
         let admitted = lock(&self.admitted);
         (admitted.network.clone(), admitted.whereabouts.clone())
     }
 
-    /// A name for this stream alone: `name.namespace-number`.
+    /// Returns the unique name of this stream: `name.namespace-number`.
     pub fn key(&self) -> String {
         format!("{}-{}", self.proxy.workload, self.number)
     }
 
-    /// Whether its agent has these roots; `None` where it never asked for any.
+    /// Returns whether the agent has these trust roots, or `None` if it never requested any.
     pub fn has_roots(&self, bundle: &RootBundle) -> Option<bool> {
         lock(&self.session).has_roots(bundle)
     }
 
-    /// When the certificate was issued that it showed; none where it showed none.
+    /// Returns when the proxy's certificate was issued, or `None` without a certificate.
     pub fn certificate_issued(&self) -> Option<SystemTime> {
         self.known_by.issued
     }
 
-    /// Who it has proved to be.
+    /// Returns the authenticated identity.
     pub(super) fn identity(&self) -> &SpiffeId {
         &self.identity
     }
 
-    /// How far it has followed, by type.
+    /// Returns the last versions that were sent and acknowledged, by type.
     pub(super) fn progress(&self) -> BTreeMap<ResourceType, Progress> {
         lock(&self.session).progress()
     }
 
-    /// The worst of how far it has followed.
+    /// Returns the worst state among all types.
     pub fn standing(&self) -> ProxyStanding {
         lock(&self.session).standing()
     }
 
-    /// Of what it refuses at present the text, by type.
+    /// Returns the error texts of current rejections, by type.
     pub fn refusals(&self) -> BTreeMap<&'static str, String> {
         let of =
             |(kind, progress): (ResourceType, Progress)| Some((kind.short(), progress.nack?.error));
         self.progress().into_iter().filter_map(of).collect()
     }
 
-    /// What it holds, by type and name.
+    /// Returns the resources that the client holds, by type and name.
     pub(super) fn held(&self) -> BTreeMap<ResourceType, BTreeMap<Arc<str>, HeldVersion>> {
         lock(&self.session).held()
     }
 
-    /// Whether it is meant by a node id, a key, or `name.namespace[@cluster]`.
+    /// Returns whether a node ID, a key, or a name `name.namespace[@cluster]` matches this stream.
     pub(super) fn is_named(&self, name: &str) -> bool {
         if *name == *self.proxy.id || name == self.key() {
             return true;
@@ -259,11 +261,14 @@ impl OpenStream {
             && cluster.is_none_or(|cluster| self.proxy.cluster.as_str() == cluster)
     }
 
-    /// Whether its proxy has accepted the listeners, and a router the routes, of every version that there was when this was
-    /// asked: the access policies in them. One that nothing differs for has, though it was not woken.
+    /// Returns whether the proxy has accepted the access policies of every version up to now. They
+    /// are in the listeners and, for gateways, in the routes.
+    ///
+    /// The result is also true if the latest versions do not affect the proxy, although its stream
+    /// was not woken for them.
     pub fn has_followed_policies(&self) -> bool {
         let backlog = lock(&self.backlog).clone();
-        // First, since what is not there any more is with the session.
+        // Checked first, because changes move from the backlog to the session.
         if backlog.is_none_or(|backlog| backlog.may_hold_listeners()) {
             return false;
         }
@@ -275,7 +280,7 @@ impl OpenStream {
             && session.has_followed(ResourceType::VirtualHost) != Some(false)
     }
 
-    /// Its entry in `/debug/proxies`.
+    /// Returns the entry in `/debug/proxies`.
     pub fn summary(&self) -> Value {
         let admitted = lock(&self.admitted).clone();
         let progress = self.progress();
@@ -322,18 +327,21 @@ impl OpenStream {
         summary
     }
 
-    /// How the secrets fare that it asked for.
+    /// Returns the status of each secret that the proxy subscribes to.
     pub fn secret_reports(&self) -> Vec<SecretReport> {
         lock(&self.session).secret_reports()
     }
 
-    /// What it was last sent, by type and name, in Envoy's JSON form. What it said to hold when it connected was sent by
-    /// another process, or on another stream: it is shown whole where `now`, what it would be sent, is of the same version.
+    /// Returns the resources that the proxy was last sent, by type and name, in Envoy's JSON form.
+    ///
+    /// Resources that the proxy listed when it connected were sent by another process or on another
+    /// stream. They are included in full if the current resource, which `now` returns, has the same
+    /// version.
     pub fn config_dump(
         &self,
         mut now: impl FnMut(ResourceType, &str) -> Option<Arc<Resource>>,
     ) -> Value {
-        // Copied, so that the stream goes on while the rest is decoded.
+        // Copied, so that the stream can continue while the rest is decoded.
         let held = self.held();
         let clusters = held.get(&ResourceType::Cluster);
         let shown = |kind, name: &str, version| match (self.form, kind) {
@@ -354,7 +362,8 @@ impl OpenStream {
                         "version": shown(kind, name, resource.version).to_string(),
                         "resource": decoded(kind, &resource.body.to_bytes()),
                     }),
-                    // The proxy stated that it had this version when it connected; the bytes were not needed.
+                    // The proxy stated that it had this version when it connected; the bytes were
+                    // not needed.
                     HeldVersion::Listed(version) => {
                         let same = now(kind, name).filter(|now| Some(now.version) == *version);
                         let mut listed = json!({
@@ -379,12 +388,12 @@ impl ConnectionEntry {
         &self.connection
     }
 
-    /// Shows what the stream has yet to look at, where it is served now.
+    /// Sets the changes that the stream has not handled yet, for its current configuration.
     pub(super) fn is_served(&self, backlog: StreamBacklog) {
         *lock(&self.connection.backlog) = Some(backlog);
     }
 
-    /// Shows that the proxy is somewhere else now, or that its pod has been seen.
+    /// Updates the proxy's network, location and verification.
     pub(super) fn readmit(&self, admitted: Admitted) {
         *lock(&self.connection.admitted) = admitted;
     }

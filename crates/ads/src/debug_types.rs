@@ -1,8 +1,10 @@
-//! What istioctl asks for over ADS: how proxies have followed, and what they hold (`istio.io/debug…`, `istio.io/connections`).
+//! Requests of istioctl over ADS: the progress of proxies and the resources that they hold
+//! (`istio.io/debug…`, `istio.io/connections`).
 //!
-//! Each question is answered once and watches nothing; whoever asks for nothing else holds no place among the proxies.
-//! Who is of the system namespace sees all proxies, everybody else those of their own namespace. Questions are bounded,
-//! and one that makes no sense is answered by an error. Changes nothing.
+//! Each request is answered once and creates no subscription. A client that sends only these
+//! requests is not entered in the table of proxies. Clients in the system namespace see all
+//! proxies, others see the proxies in their own namespace. The number of requests is limited, and
+//! an invalid request is answered with an error. The requests do not change any state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,25 +26,25 @@ pub use strait_xds::held_version::HeldVersion;
 use strait_xds::resource::ResourceType;
 use strait_xds::unknown_types::SideResource;
 
-/// How the types begin.
+/// The prefix of the types.
 const DEBUG: &str = "istio.io/debug";
 const SYNCZ: &str = "istio.io/debug/syncz";
 const CONFIG_DUMP: &str = "istio.io/debug/config_dump";
-/// The nodes that are connected, for `istioctl x version`.
+/// The type for the nodes of connected proxies, used by `istioctl x version`.
 const CONNECTIONS: &str = "istio.io/connections";
-/// What stands at [`DEBUG`].
+/// The pages at [`DEBUG`].
 const PAGES: [&str; 5] =
     ["syncz", "connections", "clusterz", "config_dump?proxyID=NAME.NAMESPACE", "list"];
-/// Questions that one request may hold.
+/// The maximum number of pages in one request.
 const NAMES_MAX: usize = 16;
 
-/// Whether a type is one of these.
+/// Returns whether a type belongs to istioctl's requests.
 pub(super) fn is_debug(type_url: &str) -> bool {
     type_url.strip_prefix(DEBUG).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         || type_url == CONNECTIONS
 }
 
-/// Who answers, in the form in which istioctl reads it.
+/// Returns the identifier of the control plane, in the form that istioctl parses.
 pub(super) fn control_plane() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
@@ -50,10 +52,10 @@ pub(super) fn control_plane() -> String {
     json!({ "Component": "strait", "ID": host, "Info": info }).to_string()
 }
 
-/// A member as istioctl lists it (`istioctl remote-clusters`).
+/// A member cluster as istioctl lists it (`istioctl remote-clusters`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberSummary {
-    /// Its ID.
+    /// The cluster ID.
     pub id: String,
     /// The Secret, `namespace/name`; empty for the config cluster.
     pub secret: String,
@@ -61,10 +63,10 @@ pub struct MemberSummary {
     pub status: &'static str,
 }
 
-/// Who knows the members, as they are now.
+/// A function that returns the current members.
 pub type Members = Arc<dyn Fn() -> Vec<MemberSummary> + Send + Sync>;
 
-/// The answer to one question of who has proved to be `asker`.
+/// Returns the response to one request of the authenticated identity `asker`.
 pub(super) fn answer(
     type_url: &str,
     names: &[&str],
@@ -88,7 +90,7 @@ pub(super) fn answer(
         },
         DEBUG => {
             let answers = names.iter().take(NAMES_MAX);
-            // Members are the operator's affair, as far as they are not their own.
+            // Only operators may see the members.
             let members = || if sees_all(asker, context) { members() } else { Vec::new() };
             answers.map(|name| plain(name, &page(name, &streams, &members))).collect()
         }
@@ -96,7 +98,7 @@ pub(super) fn answer(
     }
 }
 
-/// The streams that `asker` may see, oldest first.
+/// Returns the streams that `asker` may see, oldest first.
 fn visible(asker: &SpiffeId, context: &PushContext, all: &Connections) -> Vec<Arc<OpenStream>> {
     let sees_all = sees_all(asker, context);
     let mut streams = all.list();
@@ -107,7 +109,7 @@ fn visible(asker: &SpiffeId, context: &PushContext, all: &Connections) -> Vec<Ar
     streams
 }
 
-/// Whether somebody is of the namespace whose accounts run the mesh.
+/// Returns whether an identity is in the system namespace of the mesh.
 fn sees_all(asker: &SpiffeId, context: &PushContext) -> bool {
     let mut same = context.mesh.same_trust_domains(&context.mesh.trust_domain);
     asker.namespace().as_str() == context.settings.system_namespace
@@ -118,7 +120,7 @@ fn find<'a>(streams: &'a [Arc<OpenStream>], name: &str) -> Option<&'a OpenStream
     streams.iter().rev().find(|one| one.is_named(name)).map(|one| &**one)
 }
 
-/// What stands at a path of the debug pages, such as `syncz` or `config_dump?proxyID=web.shop`.
+/// Returns the debug page at a path, such as `syncz` or `config_dump?proxyID=web.shop`.
 fn page(
     path: &str,
     streams: &[Arc<OpenStream>],
@@ -141,7 +143,7 @@ fn page(
             }
         }
         "list" => PAGES.into_iter().collect(),
-        // By these words istioctl knows that it is to ask for the list.
+        // istioctl recognizes this text and then requests the list.
         _ => {
             let fact = format!(
                 "404 page not found: there are {}; more by the admin port",
@@ -152,7 +154,8 @@ fn page(
     }
 }
 
-/// A proxy as istioctl knows it. One without Istio's agent has its Envoy's version in the place of Istio's.
+/// Returns the node of a proxy as istioctl expects it. A proxy without Istio's agent has Envoy's
+/// version instead of Istio's.
 fn node_of(stream: &OpenStream) -> Node {
     let proxy = stream.proxy();
     let text = |text: &str| FieldValue { kind: Some(value::Kind::StringValue(text.to_owned())) };
@@ -161,17 +164,17 @@ fn node_of(stream: &OpenStream) -> Node {
         ("CLUSTER_ID", text(proxy.cluster.as_str())),
         ("NAMESPACE", text(proxy.namespace().as_str())),
         ("ISTIO_VERSION", text(version)),
-        // What has none istioctl takes for another who only asks.
+        // istioctl ignores a node without this field, because it takes it for another debug client.
         ("PROXY_CONFIG", FieldValue { kind: Some(value::Kind::StructValue(Struct::default())) }),
     ]);
     let fields = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     Node { id: proxy.id.to_string(), metadata: Some(Struct { fields }), ..Default::default() }
 }
 
-/// How one proxy has followed.
+/// Returns the progress of one proxy.
 fn followed(stream: &OpenStream) -> SideResource {
     let progress = stream.progress();
-    // Virtual hosts are a type for those alone that have them one by one.
+    // Virtual hosts are reported only for proxies that receive them individually.
     let is_for_all = |kind: &ResourceType| ResourceType::ALL.contains(kind);
     let types = ResourceType::SERVED.into_iter();
     let types = types.filter(|kind| is_for_all(kind) || progress.contains_key(kind));
@@ -183,7 +186,7 @@ fn followed(stream: &OpenStream) -> SideResource {
     resource(&stream.proxy().id, &config)
 }
 
-/// How a proxy has followed one type, in the words that people know.
+/// Returns the progress of a proxy for one type, as a status that Envoy defines.
 fn state(kind: ResourceType, progress: Option<&Progress>) -> GenericXdsConfig {
     let nothing = Progress::default();
     let Progress { sent, acked, last_sent, nack, .. } = progress.unwrap_or(&nothing);
@@ -205,7 +208,7 @@ fn state(kind: ResourceType, progress: Option<&Progress>) -> GenericXdsConfig {
     }
 }
 
-/// What one proxy was last sent, in the form of Envoy's own dump.
+/// Returns the resources that one proxy was last sent, in the form of Envoy's config dump.
 fn dump(stream: &OpenStream) -> admin::ConfigDump {
     use admin::{
         clusters_config_dump, endpoints_config_dump, listeners_config_dump, routes_config_dump,
@@ -219,7 +222,7 @@ fn dump(stream: &OpenStream) -> admin::ConfigDump {
                     Any { type_url: kind.url().to_owned(), value: sent.body.to_bytes().into() };
                 Some((name.to_string(), sent.version.to_string(), Some(body)))
             }
-            // It had that when it connected, and was not sent it again.
+            // The proxy already had the resource when it connected, and was not sent it again.
             HeldVersion::Listed(_) => None,
         })
     };

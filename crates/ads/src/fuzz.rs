@@ -11,21 +11,21 @@ use strait_xds::request::AdsRequest;
 use strait_xds::resource::{All, Resource, ResourceSource, ResourceType};
 use strait_xds::session::{ProtocolForm, Session};
 
-/// The targets of this crate.
+/// The fuzz targets of this crate.
 pub const TARGETS: &[Target] =
     &[("grpc", grpc), ("discovery_delta", discovery_delta), ("discovery_sotw", discovery_sotw)];
 
-/// Reads the body of a gRPC call in pieces. The first byte is the length of a piece.
+/// Parses the body of a gRPC call in pieces. The first byte is the length of a piece.
 pub(crate) fn grpc(bytes: &[u8]) -> bool {
     wire::fuzz(bytes)
 }
 
-/// Runs a delta stream on the requests in a body.
+/// Runs a Delta stream with the requests in a body.
 pub(crate) fn discovery_delta(bytes: &[u8]) -> bool {
     converse(ProtocolForm::Delta, bytes)
 }
 
-/// Runs a SotW stream on the requests in a body.
+/// Runs a SotW stream with the requests in a body.
 pub(crate) fn discovery_sotw(bytes: &[u8]) -> bool {
     converse(ProtocolForm::Sotw, bytes)
 }
@@ -37,7 +37,7 @@ fn converse(form: ProtocolForm, bytes: &[u8]) -> bool {
     let now = SystemTime::UNIX_EPOCH;
     for (turn, content) in wire::messages(bytes).into_iter().enumerate() {
         let Ok(request) = AdsRequest::read(form, &content) else { return answered };
-        // As when the mesh is complete, and as when it isn't yet.
+        // Every fourth request is handled as if the mesh were not complete yet.
         let source = (turn % 4 != 3).then_some(&mut mesh as &mut dyn ResourceSource);
         if session.on_request(request, source, now).is_err() {
             return answered;
@@ -47,7 +47,7 @@ fn converse(form: ProtocolForm, bytes: &[u8]) -> bool {
             mesh.change();
             session.on_change(&Dirty { everything: true, ..Dirty::default() });
         }
-        // Each answer is of something that was asked for, or is there: there are few.
+        // Each response contains a requested or existing resource, so there are few responses.
         for answers in 0.. {
             let Some(response) = session.next_response(&mut mesh, 1 << 10, now) else { break };
             assert_eq!(response.to_bytes().len(), response.encoded_len());
@@ -62,7 +62,7 @@ fn converse(form: ProtocolForm, bytes: &[u8]) -> bool {
     answered
 }
 
-/// A mesh of a few resources of each type.
+/// A mesh with a few resources of each type.
 #[derive(Default)]
 struct Few(u8);
 

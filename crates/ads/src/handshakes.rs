@@ -1,8 +1,9 @@
-//! Whose handshake comes next. A handshake costs more than anything else a stranger can ask for, and may
-//! be left unfinished: so many at once in all, fewer for one source, and sources take turns.
+//! Scheduling of TLS handshakes. A handshake costs more than anything else that an unauthenticated
+//! peer can request, and the peer may leave it unfinished. Therefore the number of simultaneous
+//! handshakes is limited, in total and per source, and sources take turns.
 //!
-//! Owns the turns and who waits for one, and what failed lately; knows nothing of TLS. Locks are held for
-//! look-ups only.
+//! This module owns the permits, the queues, and the recent failures. It does not know TLS.
+//! Look-ups are the only work under a lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -15,19 +16,20 @@ use strait_base::codes::Code;
 use strait_base::descriptors;
 use strait_base::lock::lock;
 
-/// Handshakes at once in all.
+/// The maximum number of simultaneous handshakes.
 pub(super) const TURNS_MAX: usize = 64;
-/// Handshakes at once of one source: whoever holds all of these holds up only itself.
+/// The maximum number of simultaneous handshakes of one source. A source that uses all of them
+/// delays only itself.
 pub(super) const TURNS_PER_SOURCE_MAX: usize = 32;
-/// Unfinished handshakes of one source, those that wait included. A whole mesh may come from behind one
-/// address, so this is far above the turns.
+/// The maximum number of unfinished handshakes of one source, including waiting ones. A whole mesh
+/// may connect from one address, so the number is much larger than that of simultaneous handshakes.
 pub(super) const UNFINISHED_PER_SOURCE_MAX: usize = 4096;
 
 /// The handshakes of one server.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     table: Mutex<HandshakeTable>,
-    /// How many of one source may be unfinished.
+    /// The maximum number of unfinished handshakes of one source.
     unfinished_max: usize,
 }
 
@@ -41,7 +43,7 @@ impl Default for Handshakes {
 struct HandshakeTable {
     turns: usize,
     sources: BTreeMap<IpAddr, HandshakeSource>,
-    /// The sources of which somebody waits; the first is the next to be given a turn.
+    /// The sources with waiting handshakes. The first is the next that may proceed.
     waiting: VecDeque<IpAddr>,
 }
 
@@ -52,7 +54,7 @@ struct HandshakeSource {
     queue: VecDeque<oneshot::Sender<()>>,
 }
 
-/// The right to an unfinished handshake; dropping it is the end of that handshake.
+/// The registration of an unfinished handshake. Dropping it ends the handshake.
 #[derive(Debug)]
 pub(super) struct HandshakePermit {
     handshakes: Arc<Handshakes>,
@@ -61,13 +63,14 @@ pub(super) struct HandshakePermit {
 }
 
 impl Handshakes {
-    /// As many as the limit of file descriptors lets be wise: one source never holds more than a quarter of them.
+    /// Creates a scheduler for the process's limit of file descriptors: one source uses at most a
+    /// quarter of them.
     pub(super) fn of_limit() -> Self {
         let unfinished_max = descriptors::share(4, 8, UNFINISHED_PER_SOURCE_MAX);
         Self { unfinished_max, ..Self::default() }
     }
 
-    /// Enters a handshake. `None` where its source has too many unfinished ones.
+    /// Registers a handshake. Returns `None` if its source has too many unfinished ones.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<HandshakePermit> {
         let source = source(address);
         let (sender, turn) = oneshot::channel();
@@ -92,10 +95,11 @@ impl Handshakes {
 }
 
 impl HandshakePermit {
-    /// Waits for the turn.
+    /// Waits until the handshake may proceed.
     pub(super) async fn turn(&mut self) {
         if let Some(turn) = &mut self.turn {
-            // The sender is dropped with the table only, and the table is ours as well.
+            // The sender is dropped only with the table, and this permit owns a reference to the
+            // table.
             let _ = turn.await;
         }
     }
@@ -104,7 +108,7 @@ impl HandshakePermit {
 impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut table = self.handshakes.table();
-        // Sent or not is decided under the lock: nobody can give the turn after this.
+        // Under the lock, the handshake cannot be permitted to proceed after this check.
         let had_turn = self.turn.as_mut().is_some_and(|turn| {
             let given = turn.try_recv().is_ok() || turn.is_terminated();
             turn.close();
@@ -134,7 +138,7 @@ impl HandshakeTable {
         self.give_turns();
     }
 
-    /// Gives what turns there are, to one source after the other.
+    /// Permits waiting handshakes to proceed while there is room, alternating between sources.
     fn give_turns(&mut self) {
         let mut passed_over = 0;
         while self.turns < TURNS_MAX
@@ -161,8 +165,8 @@ impl HandshakeTable {
     }
 }
 
-/// What counts as one source: an IPv4 address, or the network of an IPv6 host, which can have any address
-/// in it.
+/// Returns the source of an address: an IPv4 address, or the /64 network of an IPv6 address,
+/// because an IPv6 host can use any address in its network.
 fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -172,29 +176,30 @@ fn source(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Reasons reported one by one; there are hardly more, but a peer may have a part in their text.
+/// The maximum number of reasons that are reported separately. There are hardly more, but a peer
+/// may influence their text.
 const REASONS_MAX: usize = 8;
 
-/// How much is told of a reason, in characters.
+/// The maximum length of a reason in a report, in characters.
 const REASON_LENGTH_MAX: usize = 300;
 
-/// What strangers failed in since the last report, handshakes or calls: a line for each would be a log that strangers
-/// write.
+/// Failures of unauthenticated peers since the last report: handshakes or calls. They are reported
+/// together, because otherwise such peers could fill the log.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     since: Mutex<BTreeMap<String, Failed>>,
 }
 
-/// Those of one reason.
+/// The failures with one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Failed {
     count: u64,
-    /// The first of them.
+    /// The peer of the first failure.
     peer: SocketAddr,
 }
 
 impl Failures {
-    /// Notes one.
+    /// Records a failure.
     pub(super) fn note(&self, peer: SocketAddr, reason: &str) {
         let reason = match reason.char_indices().nth(REASON_LENGTH_MAX) {
             Some((end, _)) => &reason[..end],
@@ -206,7 +211,7 @@ impl Failures {
         since.entry(reason.to_owned()).or_insert(Failed { count: 0, peer }).count += 1;
     }
 
-    /// Tells of those that failed since it was last called, if any, in one line that begins with `what` failed.
+    /// Logs the failures since the last call, if any, in one line that begins with `what`.
     pub(super) fn tell(&self, code: &Code, what: &str) {
         if let Some((count, text)) = self.take() {
             warn!(code = code.id, count, "{what}: {text}");
@@ -236,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_in_one_line_however_many_there_are() {
+    fn failures_are_reported_in_one_line() {
         let failures = Failures::default();
         let peer = |port| SocketAddr::from(([192, 0, 2, 1], port));
         assert_eq!(failures.take(), None);
@@ -260,7 +265,7 @@ mod tests {
         (0..count).map(|_| handshakes.enter(address(from)).expect("room")).collect()
     }
 
-    /// Which of these have their turn.
+    /// Returns how many of these handshakes may proceed.
     fn turns(places: &mut [HandshakePermit]) -> usize {
         let has_turn = |place: &mut HandshakePermit| {
             let turn = place.turn.as_mut().expect("not taken");
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_never_holds_all_turns() {
+    fn one_source_never_uses_all_handshakes() {
         let handshakes = Arc::new(Handshakes::default());
         let mut attacker = enter(&handshakes, 1, 1000);
         let mut proxy = enter(&handshakes, 2, 1);
@@ -279,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_take_turns_when_all_are_taken() {
+    fn waiting_sources_take_turns() {
         let handshakes = Arc::new(Handshakes::default());
         let first = enter(&handshakes, 1, TURNS_PER_SOURCE_MAX);
         let second = enter(&handshakes, 2, TURNS_PER_SOURCE_MAX);
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_waiting_leaves_no_trace() {
+    fn cancelled_handshake_leaves_no_state() {
         let handshakes = Arc::new(Handshakes::default());
         let mut holding = enter(&handshakes, 1, TURNS_PER_SOURCE_MAX);
         drop(enter(&handshakes, 1, 500));
@@ -307,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_with_too_many_unfinished_is_refused() {
+    fn source_with_too_many_unfinished_handshakes_is_refused() {
         let handshakes = Arc::new(Handshakes::default());
         let mut places = enter(&handshakes, 1, UNFINISHED_PER_SOURCE_MAX);
         assert!(handshakes.enter(address(1)).is_none());
@@ -317,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_one_source_whichever_of_its_addresses_it_uses() {
+    fn all_addresses_of_a_host_are_one_source() {
         let parse = |text: &str| source(text.parse().expect("an address"));
         assert_eq!(parse("2001:db8::1"), parse("2001:db8::ffff:1"));
         assert_ne!(parse("2001:db8::1"), parse("2001:db8:0:1::1"));

@@ -1,5 +1,6 @@
-//! Health checking over gRPC, for probes and load balancers that speak it: serving as soon as the mesh is
-//! known completely, until the server drains. The same is `/readyz` of the admin address.
+//! The gRPC health checking service, for probes and load balancers that support it. The status is
+//! serving from the time when the mesh is completely known until the server drains. `/readyz` of
+//! the admin address returns the same status.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,14 +15,14 @@ use strait_proto::health::health_check_response::ServingStatus;
 use strait_proto::health::health_server::Health;
 use strait_proto::health::{HealthCheckRequest, HealthCheckResponse};
 
-/// The services whose health can be asked for; the empty name is the server's.
+/// The services whose health can be requested. The empty name means the whole server.
 const SERVICES: [&str; 3] = [
     "",
     "envoy.service.discovery.v3.AggregatedDiscoveryService",
     "istio.v1.auth.IstioCertificateService",
 ];
 
-/// Says whether proxies are served.
+/// The implementation of the health checking service.
 #[derive(Debug, Clone)]
 pub(super) struct HealthService {
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
@@ -34,7 +35,7 @@ impl HealthService {
         if ready { ServingStatus::Serving } else { ServingStatus::NotServing }
     }
 
-    /// Waits until the status differs from `told`, the one last sent.
+    /// Waits until the status differs from `told`, the status that was sent last.
     async fn changed(&mut self, told: Option<ServingStatus>) -> ServingStatus {
         while Some(self.status()) == told {
             tokio::select! {
@@ -74,7 +75,8 @@ impl Health for HealthService {
         let statuses = unfold((self.clone(), None), move |(mut health, told)| async move {
             let status = match (known, told) {
                 (true, _) => health.changed(told).await,
-                // It may be known one day, says the protocol; not here.
+                // The protocol permits that the service becomes known later. Here, this never
+                // happens.
                 (false, None) => ServingStatus::ServiceUnknown,
                 (false, Some(_)) => std::future::pending().await,
             };

@@ -1,4 +1,4 @@
-//! Envoy's node, read as a proxy's claims.
+//! Parses Envoy's node into a proxy's claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,25 +16,26 @@ use strait_model::{
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
-/// The most bytes of metadata a node may carry.
+/// The maximum size of a node's metadata, in bytes.
 const METADATA_BYTES_MAX: usize = 64 << 10;
-/// The same where Istio's agent wrote it, with all annotations of its pod.
+/// The maximum size of a node's metadata that Istio's agent wrote, in bytes. It contains all
+/// annotations of the pod.
 const AGENT_METADATA_BYTES_MAX: usize = 256 << 10;
-/// The most bytes of labels, which are kept as long as the stream.
+/// The maximum size of the labels, in bytes. They are stored for the lifetime of the stream.
 const LABELS_BYTES_MAX: usize = 64 << 10;
-/// Of the named ports of a pod, which are kept as long.
+/// The maximum number of named ports of a pod. They are stored for the lifetime of the stream.
 const NAMED_PORTS_MAX: usize = 64;
-/// The most bytes of an id.
+/// The maximum length of a node ID, in bytes.
 const ID_BYTES_MAX: usize = 1 << 10;
 
-/// The first release of Envoy that is known to take virtual hosts one by one on the stream of all else (`ads`). Older ones
-/// refuse a route that says so.
+/// The first release of Envoy that is known to accept individual virtual hosts on the aggregated
+/// stream (`ads`). Older releases reject a route that requests this.
 const FIRST_WITH_VHDS: (u32, u32) = (1, 40);
 
-/// Reads a node.
+/// Parses a node.
 ///
 /// # Errors
-/// The first thing that makes it unusable.
+/// The first reason why the node is unusable.
 pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
     if node.id.len() > ID_BYTES_MAX || node.id.chars().any(char::is_control) {
         return Err(NodeError::Metadata {
@@ -48,7 +49,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
     let listed = metadata.text("INSTANCE_IPS").map(|list| {
         list.split(',').map(|one| one.trim().parse::<IpAddr>()).collect::<Result<Vec<_>, _>>()
     });
-    // The list counts only if all of it is valid; else the id's own address does.
+    // The list is used only if all of it is valid. Otherwise, the address in the ID is used.
     let addresses = match listed {
         Some(Ok(list)) if !list.is_empty() => list,
         _ => address.into_iter().collect(),
@@ -70,7 +71,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         workload,
         dns_domain: dns_domain.into(),
         cluster: ClusterId::from(metadata.text("CLUSTER_ID").unwrap_or_default()),
-        // A template's empty value says nothing.
+        // An empty value, for example from a template, is ignored.
         network: metadata.text("NETWORK").filter(|text| !text.is_empty()).map(NetworkId::from),
         sees: optional("REQUESTED_NETWORK_VIEW").map(|text: Arc<str>| {
             let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -92,7 +93,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         istio_version: optional("ISTIO_VERSION"),
         interception: metadata.interception()?,
         is_unprivileged: metadata.text("UNPRIVILEGED_POD") == Some("true"),
-        // What can't be read says nothing.
+        // An invalid value is ignored.
         idle_timeout: metadata.text("IDLE_TIMEOUT").and_then(|text| parse_duration(text).ok()),
         mounted: Arc::new(metadata.mounted()?),
         named_ports: metadata.named_ports(),
@@ -103,13 +104,16 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
     })
 }
 
-/// From which grpc-go on it is sure to know `LEAST_REQUEST` without being told so by its environment. C core doesn't know it.
+/// The first release of grpc-go that supports `LEAST_REQUEST` without an environment variable. C
+/// core does not support it.
 const LEAST_REQUEST_SINCE: (u32, u32) = (1, 70);
 
-/// gRPC's own library, by the generator that Istio's agent names for it, or by what it calls itself.
+/// Detects gRPC's own library, from the generator that Istio's agent sets for it, or from its user
+/// agent name.
 ///
-/// Whether it has a certificate provider is in its bootstrap alone, so it has to say so. For a pod that is of the mesh by
-/// its label Istio's agent always provides one.
+/// Only the library's bootstrap states whether a certificate provider is configured, so the
+/// metadata must state it. For a pod whose label makes it part of the mesh, Istio's agent always
+/// configures one.
 fn grpc(node: &core::Node, metadata: &NodeMetadata<'_>, labels: &Labels) -> Option<GrpcLibrary> {
     let by_agent = metadata.text("GENERATOR") == Some("grpc");
     if !by_agent && !node.user_agent_name.starts_with("gRPC ") {
@@ -125,7 +129,7 @@ fn grpc(node: &core::Node, metadata: &NodeMetadata<'_>, labels: &Labels) -> Opti
     Some(GrpcLibrary { mtls, least_request })
 }
 
-/// Those of Istio's own filters that it can be told of.
+/// Returns Istio's own filters that the proxy declares.
 fn istio_filters(node: &core::Node) -> IstioFilters {
     let enabled = node.extensions.iter().filter(|extension| !extension.disabled);
     let declared = enabled.flat_map(|extension| {
@@ -135,7 +139,7 @@ fn istio_filters(node: &core::Node) -> IstioFilters {
     declared.collect()
 }
 
-/// What it says of virtual hosts, and what comes of it.
+/// Returns how virtual hosts are delivered, from the metadata and the release of Envoy.
 fn virtual_hosts(
     node: &core::Node,
     metadata: &NodeMetadata<'_>,
@@ -172,7 +176,8 @@ fn version(node: &core::Node) -> String {
     }
 }
 
-/// The release of an Envoy. Others that speak xDS, such as gRPC's library, count their versions otherwise.
+/// Returns the release of an Envoy. Other xDS clients, such as gRPC's library, number their
+/// versions differently.
 fn release(node: &core::Node) -> Option<(u32, u32)> {
     if node.user_agent_name != "envoy" {
         return None;
@@ -257,7 +262,7 @@ impl<'a> NodeMetadata<'a> {
             Ok(SecretNames { certificate, roots })
         };
         if self.text("ISTIO_VERSION").is_none() {
-            // Nobody serves them.
+            // Only Istio's agent serves these files.
             return Ok(MountedSecrets::default());
         }
         Ok(MountedSecrets {
@@ -266,7 +271,7 @@ impl<'a> NodeMetadata<'a> {
         })
     }
 
-    /// A path, where it says one.
+    /// Returns a path, if the metadata contains one.
     fn path(&self, key: &'static str) -> Result<Option<&'a str>, NodeError> {
         let Some(path) = self.text(key).filter(|path| !path.is_empty()) else { return Ok(None) };
         if SdsFiles::is_path(path) && !path.contains('~') {
@@ -279,7 +284,7 @@ impl<'a> NodeMetadata<'a> {
         Err(NodeError::Metadata { key, reason })
     }
 
-    /// What `POD_PORTS` holds, which is JSON in a text. What can't be read of it is none.
+    /// Parses `POD_PORTS`, a text with JSON. An unreadable value results in no ports.
     fn named_ports(&self) -> BTreeMap<Arc<str>, u16> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -301,7 +306,8 @@ impl<'a> NodeMetadata<'a> {
         }
     }
 
-    /// What stands before the proxy, as its agent was told when it started. What makes no sense is as unsaid.
+    /// Returns the topology in front of the proxy, from its agent's configuration. Invalid values
+    /// are replaced by their defaults.
     fn topology(&self) -> Option<GatewayTopology> {
         let given = self.inner("PROXY_CONFIG")?.inner("gatewayTopology")?;
         let trusted_proxies = match given.value("numTrustedProxies") {
@@ -351,7 +357,7 @@ mod tests {
     const ID: &str = "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local";
 
     #[test]
-    fn virtual_hosts_come_one_by_one_to_an_envoy_that_asks_and_is_new_enough() {
+    fn individual_virtual_hosts_require_an_opt_in_and_a_recent_envoy() {
         use super::core::node::UserAgentVersionType::UserAgentVersion;
         let asks = |given: Value, name: &str, version: &str| {
             let mut node = node(ID, vec![("STRAIT_VHDS", given)]);
@@ -378,13 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_network_is_none_at_all() {
+    fn empty_network_is_ignored() {
         let proxy = read(&node(ID, vec![("NETWORK", text(""))])).expect("valid");
         assert_eq!(proxy.network, None);
     }
 
     #[test]
-    fn claims_are_read_from_the_id_and_the_metadata() {
+    fn claims_are_parsed_from_the_id_and_the_metadata() {
         let labels = Struct { fields: [("app".to_owned(), text("web"))].into_iter().collect() };
         let labels = Value { kind: Some(Kind::StructValue(labels)) };
         let proxy = read(&node(
@@ -406,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_a_router_is_what_its_agent_was_told() {
+    fn gateway_topology_is_read_from_the_agents_configuration() {
         let inside = |fields: Vec<(&str, Value)>| {
             let fields = fields.into_iter().map(|(key, value)| (key.into(), value)).collect();
             Value { kind: Some(Kind::StructValue(Struct { fields })) }
@@ -463,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_of_grpc_is_known_by_its_generator_or_its_name() {
+    fn grpc_library_is_detected_by_its_generator_or_its_name() {
         let labels = Struct { fields: [(TLS_MODE_LABEL.to_owned(), text("istio"))].into() };
         let labels = || ("LABELS", Value { kind: Some(Kind::StructValue(labels.clone())) });
         let generator = || ("GENERATOR", text("grpc"));
@@ -485,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_counts_open_requests_if_its_release_is_known_to() {
+    fn grpc_library_supports_least_request_from_a_known_release_on() {
         let given = |text: &str| core::node::UserAgentVersionType::UserAgentVersion(text.into());
         for (name, version, counts) in [
             ("gRPC Go", "1.80.0", true),
@@ -506,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn istios_filters_are_those_that_are_declared_by_category_and_type() {
+    fn istio_filters_are_detected_by_category_and_type() {
         let extension = |category: &str, url: &str, disabled| core::Extension {
             name: "istio.stats".into(),
             category: category.into(),
@@ -530,13 +536,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_list_with_an_invalid_one_leaves_the_ids() {
+    fn address_in_the_id_is_used_if_the_address_list_is_invalid() {
         let proxy = read(&node(ID, vec![("INSTANCE_IPS", text("10.9.9.9,x"))])).expect("readable");
         assert_eq!(proxy.addresses, ["10.0.0.1".parse::<IpAddr>().expect("an address")]);
     }
 
     #[test]
-    fn files_of_secrets_are_absolute_paths() {
+    fn paths_of_secret_files_are_absolute() {
         let files = |cert: &str, roots: &str| {
             let pairs =
                 [("cert", cert), ("roots", roots)].map(|(key, path)| (key.into(), text(path)));
@@ -563,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_may_bring_many_annotations_and_not_as_many_labels() {
+    fn metadata_of_an_agent_may_be_larger_but_its_labels_may_not() {
         let many = || annotations(100 << 10);
         assert!(read(&node(ID, vec![many()])).is_err(), "no agent's");
         assert!(read(&node(ID, vec![agent(), many()])).is_ok());
@@ -573,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_says_how_connections_come_and_which_files_it_serves() {
+    fn interception_mode_and_mounted_files_are_read_from_the_agents_metadata() {
         let proxy = read(&node(
             ID,
             vec![

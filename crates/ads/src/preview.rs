@@ -1,6 +1,7 @@
-//! What connected proxies would be sent if the mesh were another: nothing is sent.
+//! Previews the configuration of connected proxies for a different mesh. The results are not sent.
 //!
-//! The very generators are run for both meshes, by caches of their own. Proxies that are given alike are looked at once.
+//! The production generators run for both meshes, with separate caches. Proxies that receive equal
+//! configuration are evaluated once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,62 +17,64 @@ use strait_xds::list::SharedList;
 use strait_xds::references::names_in;
 use strait_xds::resource::{All, Resource, ResourceSource as _, ResourceType};
 
-/// How many resources that would come, go or be otherwise are named of all proxies together; who comes behind that isn't
-/// looked at. Some 100 bytes each in an answer.
+/// The maximum number of changed resources that are listed for all proxies together. Once it is
+/// exceeded, further proxies are skipped. A response contains about 100 bytes for each resource.
 const NAMED_MAX: usize = 200_000;
 
-/// What would be otherwise of one type.
+/// The changes to the resources of one type.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TypePreview {
-    /// Resources that would come, by name.
+    /// Resources that would be added, by name.
     pub added: BTreeMap<Arc<str>, Arc<Resource>>,
-    /// Resources that would be otherwise, by name: as they are, and as they would be.
+    /// Resources that would change, by name: the current and the new version.
     pub changed: BTreeMap<Arc<str>, [Arc<Resource>; 2]>,
-    /// Resources that would go, by name.
+    /// Resources that would be removed, by name.
     pub removed: BTreeMap<Arc<str>, Arc<Resource>>,
 }
 
-/// How much a proxy holds.
+/// The amount of configuration that a proxy holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldTotals {
-    /// Resources of all types.
+    /// The number of resources of all types.
     pub resources: usize,
-    /// Their bytes, about, as they are sent.
+    /// The approximate encoded size of the resources, in bytes.
     pub bytes: usize,
 }
 
-/// What would be otherwise for some proxies, which are given alike.
+/// The changes for a group of proxies that receive equal configuration.
 #[derive(Debug, Clone)]
 pub struct PreviewedProxies {
-    /// Their streams, oldest first.
+    /// The streams of the proxies, oldest first.
     pub streams: Vec<Arc<OpenStream>>,
-    /// How much each of them holds, and would hold.
+    /// The amount of configuration that each proxy holds now, and that it would hold.
     pub totals: [HeldTotals; 2],
-    /// By type; types of which nothing would be otherwise are left out.
+    /// The changes by type. Types without changes are omitted.
     pub types: BTreeMap<ResourceType, TypePreview>,
 }
 
-/// What would be otherwise for all proxies.
+/// The changes for all proxies.
 #[derive(Debug, Clone, Default)]
 pub struct MeshPreview {
-    /// Those that were looked at; who would be told nothing has no types.
+    /// The groups that were evaluated. A group without changes has no types.
     pub groups: Vec<PreviewedProxies>,
-    /// How many streams were not looked at, since that would have taken too long, or too much memory.
+    /// The number of streams that were skipped to limit time or memory.
     pub skipped: usize,
 }
 
-/// All of a proxy that may make a difference to what it is given by what is tried; but its node, and its own addresses.
+/// The properties of a proxy that can influence its configuration, without its node and its own
+/// addresses. Proxies with equal properties form a group.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct PreviewGroup {
     proxy: String,
     labels: Labels,
     place: (NetworkId, Option<String>),
     types: Vec<ResourceType>,
-    /// Of the names that it asks for, by type: a hash, since the names of all proxies at once may be many.
+    /// A hash of the subscribed names of each type. The names of all proxies would need too much
+    /// memory.
     names: BTreeMap<ResourceType, u128>,
 }
 
-/// The names that a stream asks for, by type.
+/// Returns the names that a stream subscribes to, by type.
 fn names_of(stream: &OpenStream) -> BTreeMap<ResourceType, BTreeSet<Arc<str>>> {
     let held = stream.held();
     let held = held.iter().filter(|(kind, _)| is_named(**kind, stream.proxy()));
@@ -87,7 +90,7 @@ impl PreviewGroup {
             let mut hash = Xxh3::new();
             for name in all.keys() {
                 hash.update(name.as_bytes());
-                // No name has it.
+                // A separator that no name contains.
                 hash.update(&[0]);
             }
             (*kind, hash.digest128())
@@ -110,7 +113,7 @@ impl PreviewGroup {
     }
 }
 
-/// One address of each family that a proxy has, whichever it is.
+/// Returns one placeholder address for each address family of a proxy.
 fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     let stand_in = |one: &IpAddr| match one {
@@ -122,22 +125,24 @@ fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
     all
 }
 
-/// Whether clients name what they want of a type.
+/// Returns whether clients subscribe to resources of a type by name.
 fn is_named(kind: ResourceType, proxy: &Proxy) -> bool {
     !kind.is_wildcard() || proxy.is_proxyless()
 }
 
-/// What differs of two lists, by their places in memory; the lists are kept, so that these stay theirs.
+/// The differences between pairs of lists. The keys are the memory addresses of the lists; the
+/// lists are stored so that their addresses stay valid.
 type ComparedLists = BTreeMap<[usize; 2], ([Arc<SharedList>; 2], Arc<TypePreview>)>;
 
-/// Two meshes, and what was found out of them already.
+/// Two meshes, and the differences that were already computed.
 struct Preview {
     contexts: [Arc<PushContext>; 2],
     caches: [Cache; 2],
     lists: ComparedLists,
 }
 
-/// What would be otherwise for each of these streams, looked for until `deadline`.
+/// Computes the changes for each of these streams. Streams that are not evaluated before `deadline`
+/// are skipped.
 pub fn preview(
     contexts: [&Arc<PushContext>; 2],
     streams: &[Arc<OpenStream>],
@@ -148,7 +153,8 @@ pub fn preview(
         let group = PreviewGroup::of(contexts[0], stream);
         groups.entry(group).or_default().push(Arc::clone(stream));
     }
-    // One for proxies of all clusters but those for which other rules hold.
+    // One preview per cluster that defines traffic rules for its proxies, and one for all other
+    // clusters.
     let mut previews = BTreeMap::<Option<ClusterId>, Preview>::new();
     let (mut found, mut named) = (MeshPreview::default(), 0);
     for (group, streams) in groups {
@@ -177,12 +183,12 @@ pub fn preview(
 }
 
 impl MeshPreview {
-    /// Those that would be sent something.
+    /// The groups of proxies with changes.
     pub fn affected(&self) -> impl Iterator<Item = &PreviewedProxies> {
         self.groups.iter().filter(|group| !group.types.is_empty())
     }
 
-    /// How many streams would be told nothing.
+    /// Returns the number of streams without changes.
     pub fn unaffected(&self) -> usize {
         let untold = self.groups.iter().filter(|group| group.types.is_empty());
         untold.map(|group| group.streams.len()).sum()
@@ -199,8 +205,8 @@ impl HeldTotals {
 }
 
 impl Preview {
-    /// What would be otherwise for one proxy that asks for these types, and of types by name for these names; and how much
-    /// that comes to.
+    /// Computes the changes for one proxy that subscribes to these types and, for named types, to
+    /// these names. Also returns the amounts of configuration before and after.
     fn of(
         &mut self,
         proxy: &Proxy,
@@ -215,7 +221,7 @@ impl Preview {
             config.at(whereabouts.clone())
         });
         let mut found = BTreeMap::<ResourceType, TypePreview>::new();
-        // What refers to others comes before them.
+        // Types that refer to other types are computed first.
         for kind in types.iter().filter(|kind| !is_named(**kind, proxy)) {
             let all = configs.each_mut().map(|config| config.all(*kind));
             for (totals, all) in totals.iter_mut().zip(&all) {
@@ -248,7 +254,8 @@ impl Preview {
     }
 }
 
-/// The names that a client asks for once it holds what differs of the type that names them.
+/// Returns the names that a client subscribes to after it has received the changes of the type that
+/// refers to them.
 fn followed(
     held: &BTreeSet<Arc<str>>,
     kind: ResourceType,
@@ -266,7 +273,7 @@ fn followed(
     then
 }
 
-/// What differs of two sets of resources of a wildcard type.
+/// Computes the differences between two sets of resources of a wildcard type.
 fn difference(lists: &mut ComparedLists, kind: ResourceType, [old, new]: [All; 2]) -> TypePreview {
     let place = [&old.shared, &new.shared].map(|list| Arc::as_ptr(list) as usize);
     let (_, shared) = lists.entry(place).or_insert_with(|| {
@@ -278,7 +285,7 @@ fn difference(lists: &mut ComparedLists, kind: ResourceType, [old, new]: [All; 2
     });
     let mut found = TypePreview::clone(shared);
     found.compare(&old.own, &new.own);
-    // What goes from the list that many hold may come as its own, and the other way round.
+    // A resource may move from the shared list to the proxy's own resources, or back.
     let moved: Vec<_> =
         found.added.keys().filter(|name| found.removed.contains_key(*name)).cloned().collect();
     for name in moved {
@@ -290,17 +297,17 @@ fn difference(lists: &mut ComparedLists, kind: ResourceType, [old, new]: [All; 2
 }
 
 impl TypePreview {
-    /// How many resources would be otherwise.
+    /// Returns the number of changed resources.
     pub fn len(&self) -> usize {
         self.added.len() + self.changed.len() + self.removed.len()
     }
 
-    /// Whether nothing would be otherwise.
+    /// Returns whether no resource changes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Compares two lists that are sorted by name.
+    /// Adds the differences between two lists that are sorted by name.
     fn compare(&mut self, old: &[Arc<Resource>], new: &[Arc<Resource>]) {
         let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
         loop {
@@ -336,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_found_by_name() {
+    fn differences_are_computed_by_name() {
         let list = |all: &[(&str, &str)]| -> Vec<Arc<Resource>> {
             all.iter()
                 .map(|(name, body)| Arc::new(Resource::new(*name, body.to_string())))

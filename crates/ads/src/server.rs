@@ -1,7 +1,8 @@
-//! The ADS server: accepts connections, and bounds what strangers may cost.
+//! The ADS server: accepts connections, and limits the resources that unauthenticated peers can
+//! use.
 //!
-//! Owns what all connections share, and decides when one must end. What is sent on a connection is
-//! `connection`'s, and on a stream `stream`'s.
+//! It owns the state that all connections share, and decides when a connection must end.
+//! `connection` handles one connection, `stream` one stream.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,13 +23,13 @@ use strait_identity::CertificateService;
 use strait_proto::health::health_server::HealthServer;
 use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 
-/// The largest request for a certificate, in bytes: four times what is read of one.
+/// The maximum size of a certificate request, in bytes: four times the size that is read of one.
 const CERTIFICATE_REQUEST_MAX: usize = 64 << 10;
-/// File descriptors that are kept for proxies, at most.
+/// The maximum number of file descriptors that are reserved for connections of proxies.
 const RESERVE_MAX: usize = 64;
-/// How long to rest between two reports of handshakes that failed.
+/// The pause between two reports of failed handshakes.
 const FAILURES_PAUSE: Duration = Duration::from_secs(1);
-/// How long to rest between two sweeps of what is encoded, each of which looks at all of it.
+/// The pause between two sweeps of the caches of encoded resources. Each sweep checks all entries.
 const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
 /// Accepts connections until the server drains.
@@ -80,10 +81,10 @@ pub async fn serve(listener: TcpListener, config: XdsConfig, tasks: Supervisor) 
                 let (shared, routes) = (Arc::clone(&shared), routes.clone());
                 let connection =
                     AcceptedConnection { shared, address, routes, _room: (room, seat) };
-                // Boxed, since what wraps a task holds it twice.
+                // Boxed, because the wrapper of a task contains the future twice.
                 tasks.spawn("connection", Box::pin(connection.run(socket, place)));
             }
-            // The next call rests first.
+            // The next call of `accept` pauses first.
             Err(_) => drop(shared.stats.accept_errors.fetch_add(1, Ordering::Relaxed)),
         }
     }

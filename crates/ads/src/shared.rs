@@ -1,4 +1,5 @@
-//! What all connections share, what the streams of one share, and why they end.
+//! State that all connections share, state that the streams of one connection share, and the
+//! reasons why streams end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,55 +26,55 @@ use strait_identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, Spif
 use strait_mesh::push::PushContext;
 use strait_mesh::push::interest::Interest;
 
-/// The one call of the certificate service.
+/// The path of the certificate service's only call.
 const CREATE_CERTIFICATE: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
 
-/// A draining server ends about so many streams in a second, so that those who take them over aren't
-/// overrun, but spreads the ends over no more than this.
+/// The number of streams that a draining server ends per second, so that the servers that take them
+/// over are not overloaded. The ends are spread over at most [`DRAIN_SPREAD_MAX`].
 pub(super) const DRAIN_PER_SECOND: f64 = 100.0;
 
-/// A connection on which so many calls were refused for want of a caller is closed.
+/// The number of refused calls of unidentified callers after which a connection is closed.
 const STRANGERS_MAX: u32 = 8;
 
 pub(super) const DRAIN_SPREAD_MAX: Duration = Duration::from_secs(10);
 
-/// What the server needs.
+/// The dependencies and settings of the server.
 pub struct XdsConfig {
-    /// The current version of the mesh; `None` until it is complete.
+    /// The current version of the mesh; `None` until the mesh is complete.
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
-    /// Who watches what.
+    /// The subscriptions of streams to names.
     pub interest: Arc<Interest>,
-    /// Who we are and whom we believe.
+    /// The server's certificate and the trusted roots.
     pub identity: watch::Receiver<Arc<ServerIdentity>>,
     /// The trust domain for which certificates are issued.
     pub trust_domain: watch::Receiver<Option<Arc<str>>>,
-    /// Who knows the pods of members, and what their tokens prove.
+    /// The registry that knows the pods of members and verifies tokens.
     pub callers: Arc<dyn CallerRegistry>,
-    /// Who reads the Secrets that gateways ask for.
+    /// The registry that reads the Secrets that gateways request.
     pub credentials: Arc<dyn CredentialRegistry>,
-    /// Who knows the members.
+    /// The function that lists the members.
     pub members: Members,
-    /// Whether tokens count; else only certificates do.
+    /// Whether tokens are accepted. If not, only certificates are.
     pub tokens_count: bool,
-    /// Who is connected.
+    /// The table of connected proxies.
     pub connections: Arc<Connections>,
-    /// What is counted.
+    /// The counters.
     pub stats: Arc<Stats>,
-    /// What is encoded.
+    /// The cache of encoded resources.
     pub cache: Arc<Cache>,
-    /// Who is served the next configuration, while one is let out to a share.
+    /// The assignment of proxies to configurations, for example during a rollout.
     pub heads: Arc<Heads>,
-    /// The most connections at once.
+    /// The maximum number of simultaneous connections.
     pub max_connections: usize,
-    /// The longest that a workload's certificate may live.
+    /// The maximum lifetime of a workload certificate.
     pub certificate_lifetime_max: Duration,
-    /// How the process fares with its file descriptors.
+    /// The monitor of the process's file descriptors.
     pub descriptors: Arc<Descriptors>,
-    /// Cancelled when streams shall end.
+    /// Cancelled when streams must end.
     pub drain: CancellationToken,
 }
 
-/// What all connections share.
+/// State that all connections share.
 pub(super) struct ServerShared {
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) interest: Arc<Interest>,
@@ -87,7 +88,7 @@ pub(super) struct ServerShared {
     pub(super) cache: Arc<Cache>,
     pub(super) heads: Arc<Heads>,
     pub(super) sync_limiter: SyncLimiter,
-    /// How many threads serve streams.
+    /// The number of threads that serve streams.
     pub(super) threads: usize,
     pub(super) failures: Failures,
     pub(super) refused_calls: Failures,
@@ -95,7 +96,7 @@ pub(super) struct ServerShared {
     pub(super) handshakes: Arc<Handshakes>,
 }
 
-/// Why a stream must end.
+/// The reason why a stream must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Drain,
@@ -126,7 +127,7 @@ impl Ending {
 }
 
 impl ServerShared {
-    /// Call it where tasks run.
+    /// Creates the shared state. Must be called within a Tokio runtime.
     pub(super) fn new(config: XdsConfig) -> Self {
         Self {
             context: config.context,
@@ -153,7 +154,8 @@ impl ServerShared {
         self.context.borrow().clone()
     }
 
-    /// Lets go of what is encoded and of no more use. That may take some milliseconds.
+    /// Removes unused entries from the caches of encoded resources. This may take some
+    /// milliseconds.
     pub(super) async fn sweep(self: Arc<Self>) {
         let beside = self.heads.editions().into_iter().chain(self.heads.next());
         let beside = beside.filter_map(|head| {
@@ -162,15 +164,16 @@ impl ServerShared {
         });
         let settled = self.context().map(|context| (Arc::clone(&self.cache), context));
         for (cache, context) in settled.into_iter().chain(beside) {
-            // A panic in it is its own affair.
+            // A panic affects only this sweep.
             let _ = tokio::task::spawn_blocking(move || cache.sweep(&context)).await;
         }
     }
 
-    /// Who makes a call of `path` with these headers. Ready at once where the connection's certificate says.
+    /// Identifies the caller of `path` from these headers. Completes at once if the connection's
+    /// certificate identifies the caller.
     ///
     /// # Errors
-    /// What the caller is told. The reason is logged.
+    /// The status for the caller. The reason is logged.
     pub(super) async fn identify(
         &self,
         line: &ConnectionShared,
@@ -189,8 +192,10 @@ impl ServerShared {
         })
     }
 
-    /// Waits until a connection must be left, and says why. `peer` is who is at its other end, where its certificate
-    /// says, and `believed` the generation of the roots under which that was last verified.
+    /// Waits until a connection must stop accepting streams, and returns the reason.
+    ///
+    /// `peer` is the identity in the peer's certificate, if it has one. `believed` is the
+    /// generation of the trust roots under which the certificate was last verified.
     pub(super) async fn left(
         self: Arc<Self>,
         peer: Option<Arc<PeerIdentity>>,
@@ -209,7 +214,8 @@ impl ServerShared {
         let distrusted = async {
             let Some(peer) = peer else { return std::future::pending().await };
             let mut believed = believed;
-            // Verifying costs as much as a handshake: only when the roots have changed.
+            // Verification costs as much as a handshake, so it is repeated only when the roots have
+            // changed.
             while let Ok(now) = identity.wait_for(|now| now.trust_generation != believed).await {
                 believed = now.trust_generation;
                 if !now.still_trusts(&peer, SystemTime::now()) {
@@ -232,7 +238,7 @@ impl ServerShared {
     }
 }
 
-/// What a caller learns of why it is not let in: nothing that helps to guess.
+/// Returns the status for a refused caller. It contains no details that help an attacker.
 fn opaque(refusal: &CallerRefusal) -> Status {
     let (code, title) = (refusal.code, refusal.code.title);
     let text = format!("{code}: {title}");
@@ -243,27 +249,27 @@ fn opaque(refusal: &CallerRefusal) -> Status {
     }
 }
 
-/// Why a connection takes no new streams.
+/// The reason why a connection accepts no new streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// It is old. Its streams may go on for a while.
+    /// The connection has reached its maximum age. Its streams may continue for a while.
     Aged,
-    /// Its streams must end, after this long.
+    /// The streams must end after this time.
     Ends(Ending, Duration),
 }
 
-/// What the streams of one connection share.
+/// State that the streams of one connection share.
 #[derive(Debug)]
 pub(super) struct ConnectionShared {
-    /// Where the other end is.
+    /// The address of the peer.
     pub(super) address: SocketAddr,
-    /// What the certificate at the other end proved, where it showed one.
+    /// The identity in the peer's certificate, if it has one.
     pub(super) peer: Option<Arc<PeerIdentity>>,
-    /// The generation of the roots that vouched for it.
+    /// The generation of the trust roots under which the certificate was verified.
     pub(super) believed: u64,
-    /// Who made the first call, where no certificate says.
+    /// The first caller, if the peer has no certificate.
     caller: OnceLock<SpiffeId>,
-    /// Calls that were refused since nobody knew who made them.
+    /// The number of calls that were refused because their caller was not identified.
     strangers: AtomicU32,
     ending: OnceLock<Ending>,
     told: Notify,
@@ -284,43 +290,43 @@ impl ConnectionShared {
         }
     }
 
-    /// Who is at the other end, once anybody knows.
+    /// Returns the identity of the peer, once it is known.
     pub(super) fn identity(&self) -> Option<&SpiffeId> {
         self.peer.as_ref().map(|peer| peer.id()).or_else(|| self.caller.get())
     }
 
-    /// Notes who made a call.
+    /// Records the caller of a call.
     pub(super) fn note_caller(&self, caller: &Caller) {
         if self.peer.is_none() {
             let _ = self.caller.set(caller.identity().clone());
         }
     }
 
-    /// Notes a call that nobody could be shown to have made; whether there were too many.
+    /// Records a call whose caller was not identified. Returns whether there were too many.
     pub(super) fn note_stranger(&self) -> bool {
         self.strangers.fetch_add(1, Ordering::Relaxed) + 1 >= STRANGERS_MAX
     }
 
-    /// Notes why the connection is closed before anything more can be sent on it.
+    /// Records why the connection is closed before anything more can be sent on it.
     pub(super) fn note_cut(&self, reason: &'static str) {
         let _ = self.cut.set(reason);
     }
 
-    /// Why it was, if it was.
+    /// Returns the reason that [`Self::note_cut`] recorded.
     pub(super) fn cut(&self) -> Option<&'static str> {
         self.cut.get().copied()
     }
 
-    /// Has all streams end. The first reason counts.
+    /// Makes all streams end. The first reason takes precedence.
     pub(super) fn end(&self, ending: Ending) {
         let _ = self.ending.set(ending);
         self.told.notify_waiters();
     }
 
-    /// Waits until streams must end.
+    /// Waits until the streams must end, and returns the reason.
     pub(super) async fn ended(&self) -> Ending {
         loop {
-            // Listens before it looks, so that it misses nothing.
+            // Subscribes before checking, so that no notification is missed.
             let told = self.told.notified();
             if let Some(ending) = self.ending.get() {
                 return *ending;
@@ -330,19 +336,19 @@ impl ConnectionShared {
     }
 }
 
-/// Waits until the roots may have changed.
+/// Waits until the trust roots may have changed.
 pub(super) async fn roots_changed(identity: Option<&mut watch::Receiver<Arc<ServerIdentity>>>) {
     let changed = match identity {
         Some(identity) => identity.changed().await.is_ok(),
         None => false,
     };
-    // An error says that the process ends.
+    // An error means that the process is shutting down.
     if !changed {
         std::future::pending::<()>().await;
     }
 }
 
-/// Over how long the ends of so many streams are spread.
+/// Returns the time over which the ends of this many streams are spread.
 pub(super) fn drain_spread(streams: usize) -> Duration {
     Duration::from_secs_f64(streams as f64 / DRAIN_PER_SECOND).min(DRAIN_SPREAD_MAX)
 }

@@ -1,4 +1,5 @@
-//! What the ADS server counts. Counters only go up; figures that go down are asked of their owners.
+//! Counters of the ADS server. Counters only increase. Values that can decrease are read from the
+//! module that owns them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,22 +13,22 @@ use strait_xds::resource::ResourceType;
 /// The counters of one server.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Connections accepted by the system.
+    /// TCP connections accepted.
     pub connections: AtomicU64,
-    /// Failures to accept one.
+    /// Errors while accepting a connection.
     pub accept_errors: AtomicU64,
-    /// Requests taken.
+    /// Discovery requests received.
     pub requests: AtomicU64,
-    /// How often much was to be sent to a stream at once: first syncs, mostly.
+    /// Number of times that a large amount was due for a stream at once, usually for a first sync.
     pub large_syncs: AtomicU64,
     /// Streams whose proxy was refused.
     pub refused: AtomicU64,
-    /// From a change to the responses that carry it.
+    /// The time from a change to the responses that contain it.
     pub propagation: Histogram,
     by_type: [ByType; ResourceType::SERVED.len()],
     handshakes_failed: Mutex<BTreeMap<&'static str, u64>>,
     callers_refused: Mutex<BTreeMap<&'static str, u64>>,
-    /// What becomes of requests for certificates.
+    /// Counters of certificate requests.
     pub(super) issued: Arc<IssueStats>,
     closed: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -40,34 +41,36 @@ struct ByType {
     nacks: AtomicU64,
 }
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// By the first of [`Self::BOUNDS`] that it took no longer than; the last took longer than all.
+    /// The number of durations in each bucket: the first of [`Self::BOUNDS`] that is not exceeded,
+    /// or the last bucket if all are exceeded.
     counts: [AtomicU64; Self::BOUNDS.len() + 1],
-    /// The last of each: the version of the mesh that it was in the upper half, and how many microseconds it took in the lower, so that
-    /// both are of one. 0 where there is none.
+    /// The last duration of each bucket, packed so that both parts belong to the same event: the
+    /// version of the mesh in the upper 32 bits, the duration in microseconds in the lower 32 bits.
+    /// 0 if the bucket is empty.
     last: [AtomicU64; Self::BOUNDS.len() + 1],
     micros: AtomicU64,
 }
 
-/// One of those that a bucket counts.
+/// A single event in a bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exemplar {
-    /// The version of the mesh that it was.
+    /// The version of the mesh.
     pub version: u32,
-    /// How long it took, in seconds.
+    /// The duration in seconds.
     pub seconds: f64,
 }
 
 impl Histogram {
-    /// Bounds of the buckets, in microseconds.
+    /// The bounds of the buckets, in microseconds.
     const BOUNDS: [u64; 14] = [
         1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
         2_500_000, 5_000_000, 10_000_000, 30_000_000,
     ];
 
-    /// Counts one, of a version of the mesh.
+    /// Counts a duration for a version of the mesh.
     pub(super) fn observe(&self, took: Duration, version: u64) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = Self::BOUNDS.partition_point(|bound| *bound < micros);
@@ -76,13 +79,14 @@ impl Histogram {
         };
         count.fetch_add(1, Ordering::Relaxed);
         self.micros.fetch_add(micros, Ordering::Relaxed);
-        // What took over an hour, or is of a later version than that, is counted and not shown.
+        // A duration above one hour, or a version above 2^32, is counted but not stored as an
+        // exemplar.
         if let (Ok(version), Ok(micros)) = (u32::try_from(version), u32::try_from(micros)) {
             last.store((u64::from(version) << 32) | u64::from(micros), Ordering::Relaxed);
         }
     }
 
-    /// The last of each bucket, by its bound in seconds.
+    /// Returns the last event of each bucket, with the bucket's bound in seconds.
     pub fn exemplars(&self) -> Vec<(Option<f64>, Exemplar)> {
         let bounds = Self::BOUNDS.iter().map(|bound| Some(seconds(*bound))).chain([None]);
         let last = self.last.iter().map(|last| last.load(Ordering::Relaxed));
@@ -96,7 +100,7 @@ impl Histogram {
             .collect()
     }
 
-    /// How many took no longer than each bound, in seconds, and at last how many there are at all.
+    /// Returns the number of durations up to each bound in seconds, and finally the total number.
     pub fn cumulative(&self) -> Vec<(Option<f64>, u64)> {
         let mut sum = 0;
         let bounds = Self::BOUNDS.iter().map(|bound| Some(seconds(*bound))).chain([None]);
@@ -107,7 +111,7 @@ impl Histogram {
         counted.collect()
     }
 
-    /// What all of them took together, in seconds.
+    /// Returns the sum of all durations, in seconds.
     pub fn sum(&self) -> f64 {
         seconds(self.micros.load(Ordering::Relaxed))
     }
@@ -121,9 +125,9 @@ fn seconds(micros: u64) -> f64 {
 pub struct Counter {
     /// The name.
     pub name: &'static str,
-    /// What it counts.
+    /// The help text.
     pub help: &'static str,
-    /// Labels and value of each.
+    /// The labels and value of each counter.
     pub samples: Vec<(Vec<(&'static str, &'static str)>, u64)>,
 }
 
@@ -137,25 +141,25 @@ impl Stats {
         }
     }
 
-    /// Counts a refusal by a proxy.
+    /// Counts a rejection by a proxy.
     pub(super) fn nacked(&self, kind: ResourceType) {
         if let Some(counts) = self.of(kind) {
             counts.nacks.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts the end of a stream.
+    /// Counts the end of a stream, by reason.
     pub(super) fn closed(&self, reason: &'static str) {
         *lock(&self.closed).entry(reason).or_default() += 1;
     }
 
-    /// Counts a call that was refused since nobody knew who made it, by the code of the reason.
+    /// Counts a call whose caller could not be identified, by error code.
     pub(super) fn caller_refused(&self, code: &'static str) {
         let mut refused = lock(&self.callers_refused);
         *refused.entry(code).or_default() += 1;
     }
 
-    /// Counts a handshake that failed.
+    /// Counts a failed handshake, by reason.
     pub(super) fn handshake_failed(&self, reason: &'static str) {
         let mut failed = lock(&self.handshakes_failed);
         *failed.entry(reason).or_default() += 1;
@@ -165,7 +169,7 @@ impl Stats {
         self.by_type.get(kind as usize)
     }
 
-    /// All counters.
+    /// Returns all counters.
     pub fn counters(&self) -> Vec<Counter> {
         let single = |name, help, counter: &AtomicU64| Counter {
             name,
@@ -236,7 +240,7 @@ impl Stats {
                 "Requests for certificates that were refused.",
                 &self.issued.refused,
             ),
-            // As dashboards made for Istio call them.
+            // The names of Istio's metrics, for dashboards that were made for Istio.
             single("citadel_server_csr_count", "Requests for certificates.", &self.issued.asked),
             single(
                 "citadel_server_success_cert_issuance_count",
