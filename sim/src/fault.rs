@@ -58,6 +58,14 @@ pub enum Fault {
         /// Plural name, such as `nodes`.
         resource: String,
     },
+    /// Lists and watches of one kind fail; all other requests are answered.
+    KindFails {
+        /// Plural name, such as `endpointslices`.
+        resource: String,
+        /// The body of a 200 response; absent: the response is 500.
+        #[serde(default)]
+        body: Option<String>,
+    },
     /// 403 for whatever would change an object, as a reader's role has it.
     ReadOnly,
     /// 429 for everything.

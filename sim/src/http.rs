@@ -23,12 +23,14 @@ use crate::accept::{
 use crate::admit::{self, Part};
 use crate::body::Answer;
 use crate::discovery;
-use crate::encode::View;
+use crate::encode::{View, Wire};
 use crate::fault::{Fault, Faults, Gone, Refusal};
 use crate::object::{Name, Object};
 use crate::paging::{continue_token, moment, read_continue_token};
 use crate::patch::PatchForm;
-use crate::reply::{json_answer, list_answer, object_answer, refuse, respond, with_type};
+use crate::reply::{
+    bytes_answer, json_answer, list_answer, object_answer, refuse, respond, with_type,
+};
 use crate::requests::{Request, RequestLog};
 use crate::resource::Family;
 use crate::route::{Query, Target};
@@ -131,6 +133,15 @@ impl ApiServer {
                 self.user(headers)?;
                 let verb = if query.watch { "watch" } else { "list" };
                 Some(Err(ApiError::forbidden(target.view.resource, verb, &target.namespace)))
+            }
+            Fault::KindFails { resource, body } => {
+                target.filter(|t| t.view.resource.plural == resource)?;
+                Some(match body {
+                    Some(body) => {
+                        Ok(bytes_answer(StatusCode::OK, Wire::Json, body.clone().into_bytes()))
+                    }
+                    None => Err(ApiError::server_error(500)),
+                })
             }
             Fault::ReadOnly => {
                 let target = target.filter(|_| *method != Method::GET)?;

@@ -43,7 +43,7 @@ pub(crate) fn json_answer(status: StatusCode, value: &Value) -> Response<Answer>
     bytes_answer(status, Wire::Json, value.to_string().into_bytes())
 }
 
-fn bytes_answer(status: StatusCode, wire: Wire, body: Vec<u8>) -> Response<Answer> {
+pub(crate) fn bytes_answer(status: StatusCode, wire: Wire, body: Vec<u8>) -> Response<Answer> {
     with_type(status, wire.content_type(), Answer::Whole(Some(body.into())))
 }
 

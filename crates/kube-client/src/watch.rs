@@ -351,12 +351,15 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         }
         self.share.buffers(0);
         let end = list.end().map_err(|fact| self.unread(&answer, &fact))?;
-        self.sink.answered().await?;
         self.list.pages += 1;
         self.check_budget()?;
         match end.next {
+            // A page proves nothing: the next one may fail each time.
             Some(token) => self.state.page_read(token),
-            None => self.listed(end.version).await?,
+            None => {
+                self.sink.answered().await?;
+                self.listed(end.version).await?;
+            }
         }
         Ok(())
     }

@@ -62,6 +62,10 @@ async fn faults_answer_as_they_say() {
         (Fault::Forbidden { resource: "configmaps".to_owned() }, get(MAPS).gives(403, status(403))),
         (Fault::Forbidden { resource: "nodes".to_owned() }, get(MAPS).gives(200, json!({}))),
         (
+            Fault::KindFails { resource: "configmaps".to_owned(), body: None },
+            get(MAPS).gives(500, status(500)),
+        ),
+        (
             Fault::TooManyRequests { retry_after_seconds: 7 },
             get(MAPS).gives(429, json!({"details": {"retryAfterSeconds": 7}})),
         ),

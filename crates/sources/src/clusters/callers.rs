@@ -252,7 +252,7 @@ impl MemberCallers {
         let late = now.duration_since(expires).ok()?;
         let (grace, _) = self.config.policy.borrow().dark_token_grace(cluster)?;
         let statuses = self.config.statuses.borrow();
-        let is_dark = statuses.iter().any(|one| one.id == cluster.as_str() && one.state.is_dark());
+        let is_dark = statuses.iter().any(|one| one.id == cluster.as_str() && one.is_dark());
         (late < grace && is_dark).then_some(grace)
     }
 

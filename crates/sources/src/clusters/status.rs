@@ -2,6 +2,7 @@
 //! reason for it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
-use crate::registry::kube::{ApiContact, LastContact, RootsStatus, RunStatus};
+use crate::registry::kube::{ApiContact, LastContact, OutdatedKind, RootsStatus, RunStatus};
 use strait_base::codes::{self, Code};
 use strait_base::source_status::{KEPT, from_disk};
 use strait_model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
@@ -41,6 +42,10 @@ pub struct ClusterStatus {
     pub trust_domain: String,
     /// When its API server last answered anything well-formed.
     pub last_contact: LastContact,
+    /// The kinds that its API server no longer lists or watches while it answers other requests. Left out if there are
+    /// none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outdated: Vec<OutdatedStatus>,
     /// Services held.
     pub services: usize,
     /// Endpoints held.
@@ -100,6 +105,12 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
+    /// Whether its API server is out of contact, so that its nodes get no new tokens for their pods either. A server
+    /// that answers all but some kinds is in contact.
+    pub fn is_dark(&self) -> bool {
+        self.state.is_dark() && self.outdated.is_empty()
+    }
+
     /// A live member that reports nothing, for tests, which set the fields they need.
     pub fn live(id: &str) -> Self {
         Self {
@@ -111,6 +122,7 @@ impl ClusterStatus {
             network: None,
             trust_domain: "cluster.local".to_owned(),
             last_contact: Default::default(),
+            outdated: Vec::new(),
             services: 0,
             endpoints: 0,
             withheld: 0,
@@ -131,6 +143,21 @@ impl ClusterStatus {
             roots: None,
             kept: None,
         }
+    }
+}
+
+/// A kind whose objects are no longer updated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OutdatedStatus {
+    /// The kind in plural, such as `endpointslices`.
+    pub kind: &'static str,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+impl fmt::Display for OutdatedStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} since {:.0}", self.kind, self.since)
     }
 }
 
@@ -161,7 +188,7 @@ pub enum ClusterState {
     Syncing,
     /// All is there and kept up to date.
     Live,
-    /// Out of contact; what was last known stays in use.
+    /// Out of contact, or a kind is no longer updated; what was last known stays in use.
     Stale,
     /// It never synced, and no longer holds up readiness.
     Timeout,
@@ -188,8 +215,8 @@ pub enum ClusterState {
 }
 
 impl ClusterState {
-    /// Whether its API server is out of contact, so that its nodes get no new tokens for their pods either.
-    pub fn is_dark(self) -> bool {
+    /// Whether its API server is out of contact, or some kinds of it are no longer updated.
+    fn is_dark(self) -> bool {
         matches!(self, Self::Stale | Self::Timeout | Self::Restored)
     }
 
@@ -281,7 +308,9 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
     if let Some(why) = facts.withdrawn {
         reasons.push(format!("{}: its endpoints are withdrawn: {why}", codes::CLUSTER_DARK));
     }
-    if let Some((grace, rule)) = facts.dark_tokens.as_ref().filter(|_| state.is_dark()) {
+    if let Some((grace, rule)) =
+        facts.dark_tokens.as_ref().filter(|_| state.is_dark() && outdated(facts).next().is_none())
+    {
         reasons.push(format!(
             "tokens of its pods are taken for {grace:?} after they end (policy {rule})"
         ));
@@ -396,14 +425,14 @@ fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
             return ClusterState::Timeout;
         }
         Some((_, code, text)) => {
-            let recent = status
-                .last_contact
-                .get()
-                .and_then(|last| facts.now.duration_since(last).ok())
-                .is_some_and(|age| age < facts.stale_after);
-            if !recent {
+            let kinds: Vec<_> = outdated(facts).map(|kind| kind.to_string()).collect();
+            if !kinds.is_empty() || !is_in_contact(facts) {
+                let kinds = match kinds.is_empty() {
+                    true => String::new(),
+                    false => format!("; not updated: {}", kinds.join(", ")),
+                };
                 let fate = if is_in_use(facts) { "; what was last known stays in use" } else { "" };
-                reasons.push(format!("{code}: {text}{fate}"));
+                reasons.push(format!("{code}: {text}{kinds}{fate}"));
                 return ClusterState::Stale;
             }
         }
@@ -420,6 +449,24 @@ fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
         }
         ClusterState::Syncing
     }
+}
+
+/// Whether the API server answered anything lately.
+fn is_in_contact(facts: &MemberFacts<'_>) -> bool {
+    let age = facts.status.last_contact.get().and_then(|last| facts.now.duration_since(last).ok());
+    age.is_some_and(|age| age < facts.stale_after)
+}
+
+/// The kinds that are no longer updated although the API server answers other requests.
+pub(super) fn outdated(facts: &MemberFacts<'_>) -> impl Iterator<Item = OutdatedStatus> {
+    let kinds = if is_in_contact(facts) { &*facts.status.outdated } else { &[] };
+    let is_old = |kind: &&OutdatedKind| {
+        facts.now.duration_since(kind.since).is_ok_and(|age| age >= facts.stale_after)
+    };
+    kinds.iter().filter(is_old).map(|OutdatedKind { kind, since }| OutdatedStatus {
+        kind,
+        since: Timestamp::try_from(*since).unwrap_or(Timestamp::UNIX_EPOCH),
+    })
 }
 
 /// How old what is served is, and why there is nothing newer.
@@ -475,6 +522,15 @@ mod tests {
         let last_contact = LastContact::at(Some(NOW() - Duration::from_secs(seconds_ago)));
         let status = RunStatus { contact, synced: true, last_contact, ..RunStatus::starting() };
         Case { status, has_data: true, ..never_synced(ApiContact::Good) }
+    }
+
+    /// Of a server that answered other requests `seconds_ago`.
+    fn frozen(kind: &'static str, for_seconds: u64, seconds_ago: u64) -> Case {
+        let fact = ApiContact::Unreachable(format!("{kind}: the server answered 500"));
+        let mut case = synced(fact, seconds_ago);
+        let since = NOW() - Duration::from_secs(for_seconds);
+        case.status.outdated = vec![OutdatedKind { kind, since }];
+        case
     }
 
     fn doubted(mut case: Case) -> Case {
@@ -567,6 +623,17 @@ mod tests {
             (synced(Good, 600), ClusterState::Live, ""),
             (synced(unreachable(), 9), ClusterState::Live, ""),
             (synced(unreachable(), 10), ClusterState::Stale, "stays in use"),
+            (frozen("endpointslices", 9, 0), ClusterState::Live, ""),
+            (
+                frozen("endpointslices", 600, 0),
+                ClusterState::Stale,
+                "STR0301: endpointslices: the server answered 500; not updated: endpointslices since 1970-01-12T13:36:40Z; what",
+            ),
+            (
+                frozen("pods", 600, 60),
+                ClusterState::Stale,
+                "STR0301: pods: the server answered 500; what was last known",
+            ),
             (synced(auth(), 0), ClusterState::AuthFailed, "STR0304"),
             (late(synced(unreachable(), 60)), ClusterState::Stale, "STR0301"),
             (

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::clusters::status::outdated;
 
 impl Reconciler {
     /// Shows how these members fare, after a look at them.
@@ -117,7 +118,7 @@ impl Reconciler {
         let limit = self.context.config.sync_timeout;
         let late = !member.has_data && now.duration_since(member.since) >= limit;
         let (status, successor) = member.shown();
-        let (state, reason) = judge(&MemberFacts {
+        let facts = MemberFacts {
             status: &status,
             has_data: member.has_data,
             restored: member.restored.as_ref(),
@@ -135,7 +136,12 @@ impl Reconciler {
             barred: member.barred.as_ref(),
             stale_after: self.context.config.stale_after,
             now: wall,
-        });
+        };
+        let (state, reason) = judge(&facts);
+        let outdated = match state {
+            ClusterState::Stale => outdated(&facts).collect(),
+            _ => Vec::new(),
+        };
         let never_synced = !member.has_data && !late && holds_up_readiness(state);
         let secret = cluster.map(|cluster| cluster.secret.to_string());
         let claimed = member.claimed.as_ref();
@@ -158,7 +164,7 @@ impl Reconciler {
         };
         let credential = cluster.and_then(|cluster| self.token_of(member, cluster, wall));
         MemberView {
-            status: ClusterStatus { kept, mode, credential, ..entry },
+            status: ClusterStatus { kept, mode, credential, outdated, ..entry },
             known,
             is_awaited: never_synced || (self.fresh_by.is_some() && member.is_catching_up()),
         }
@@ -219,6 +225,7 @@ impl Reconciler {
             network,
             trust_domain: trust_domain.to_string(),
             last_contact: status.last_contact.clone(),
+            outdated: Vec::new(),
             services: status.services,
             endpoints: status.endpoints,
             withheld: 0,

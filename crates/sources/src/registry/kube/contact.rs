@@ -1,9 +1,10 @@
 //! How a cluster's API server fares, from what each of its readers last met.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
-use super::ApiContact;
 use super::index::IndexedKind;
+use super::{ApiContact, OutdatedKind};
 use strait_base::codes;
 use strait_kube_client::{AccessError, ApiError};
 
@@ -16,10 +17,28 @@ pub(super) enum ReaderId {
     Probe,
 }
 
+/// A watch that breaks sooner than this after it opened proves nothing: its kind counts as failing all the time.
+const SHORT_WATCH: Duration = Duration::from_secs(5);
+
+/// A failure that has not ended.
+#[derive(Debug)]
+struct OngoingFailure {
+    error: ApiError,
+    since: SystemTime,
+}
+
+/// A watch that opened after a failure and has delivered nothing yet.
+#[derive(Debug)]
+struct ReopenedWatch {
+    failing_since: SystemTime,
+    opened: SystemTime,
+}
+
 /// What each reader last met.
 #[derive(Debug, Default)]
 pub(super) struct Contacts {
-    troubles: BTreeMap<ReaderId, ApiError>,
+    troubles: BTreeMap<ReaderId, OngoingFailure>,
+    reopened: BTreeMap<ReaderId, ReopenedWatch>,
     /// Readers that were answered, and nothing that happened since says that the server has gone.
     answered: BTreeSet<ReaderId>,
     listed: BTreeSet<IndexedKind>,
@@ -36,15 +55,25 @@ impl Contacts {
         contacts
     }
 
-    /// A reader got what it asked for, or was sent a change.
+    /// Records that a reader received a list, a change or the response to a probe.
     pub(super) fn answered(&mut self, reader: ReaderId) {
         self.ever = true;
         self.answered.insert(reader);
         self.troubles.remove(&reader);
+        self.reopened.remove(&reader);
     }
 
-    /// A reader did not.
-    pub(super) fn failed(&mut self, reader: ReaderId, error: ApiError) {
+    /// Records that the watch of a reader opened. Whether it works shows later.
+    pub(super) fn opened(&mut self, reader: ReaderId, now: SystemTime) {
+        let failing_since = self.troubles.get(&reader).map(|failure| failure.since);
+        self.answered(reader);
+        if let Some(failing_since) = failing_since {
+            self.reopened.insert(reader, ReopenedWatch { failing_since, opened: now });
+        }
+    }
+
+    /// Records that a request or a watch of a reader failed.
+    pub(super) fn failed(&mut self, reader: ReaderId, error: ApiError, now: SystemTime) {
         match (reader, &error) {
             // Watches are quiet on a hung server, too.
             (
@@ -63,7 +92,29 @@ impl Contacts {
                 self.answered.remove(&reader);
             }
         }
-        self.troubles.insert(reader, error);
+        let is_short = |watch: &ReopenedWatch| {
+            now.duration_since(watch.opened).is_ok_and(|lasted| lasted < SHORT_WATCH)
+        };
+        let reopened = self.reopened.remove(&reader).filter(is_short).map(|it| it.failing_since);
+        let since = self.troubles.get(&reader).map(|failure| failure.since).or(reopened);
+        let since = since.unwrap_or(now);
+        self.troubles.insert(reader, OngoingFailure { error, since });
+    }
+
+    /// The last error of a kind, if it has not ended.
+    fn error_of(&self, kind: IndexedKind) -> Option<&ApiError> {
+        self.troubles.get(&ReaderId::Kind(kind)).map(|failure| &failure.error)
+    }
+
+    /// The kinds whose objects are no longer updated, because every request for them fails, and since when.
+    pub(super) fn outdated(&self) -> Vec<OutdatedKind> {
+        let outdated = |(reader, failure): (&ReaderId, &OngoingFailure)| match reader {
+            ReaderId::Kind(kind) if self.is_listed(*kind) && !self.does_without(*kind) => {
+                Some(OutdatedKind { kind: kind.plural(), since: failure.since })
+            }
+            _ => None,
+        };
+        self.troubles.iter().filter_map(outdated).collect()
     }
 
     /// Whether the server is there, whatever else is the matter with it: somebody was answered, and nothing has
@@ -90,16 +141,12 @@ impl Contacts {
     /// Whether a kind may not be read, or is not there, and the cluster works on without it.
     fn does_without(&self, kind: IndexedKind) -> bool {
         kind.optional().is_some()
-            && matches!(
-                self.troubles.get(&ReaderId::Kind(kind)),
-                Some(ApiError::Forbidden(_) | ApiError::NotFound(_))
-            )
+            && matches!(self.error_of(kind), Some(ApiError::Forbidden(_) | ApiError::NotFound(_)))
     }
 
     /// Whether the cluster doesn't know a kind that it needn't know.
     fn is_absent(&self, kind: IndexedKind) -> bool {
-        kind.may_be_absent()
-            && matches!(self.troubles.get(&ReaderId::Kind(kind)), Some(ApiError::NotFound(_)))
+        kind.may_be_absent() && matches!(self.error_of(kind), Some(ApiError::NotFound(_)))
     }
 
     /// What works less well than it should; sorted.
@@ -108,7 +155,7 @@ impl Contacts {
             .into_iter()
             .filter(|kind| self.does_without(*kind) && !self.is_absent(*kind))
             .filter_map(|kind| {
-                let error = self.troubles.get(&ReaderId::Kind(kind))?;
+                let error = self.error_of(kind)?;
                 let code = match error {
                     ApiError::Forbidden(_) => &codes::RIGHT_MISSING,
                     ApiError::Misbehaving(_) | ApiError::OverBudget(_) => &codes::MISBEHAVING,
@@ -124,14 +171,18 @@ impl Contacts {
     /// The worst that stands between us and the server: what somebody must mend goes before what
     /// may pass.
     pub(super) fn contact(&self) -> ApiContact {
-        let troubles = self.troubles.iter().filter_map(|(reader, error)| match reader {
-            ReaderId::Kind(kind) if self.does_without(*kind) => None,
-            ReaderId::Kind(kind) => Some(of_error(error, Some(*kind))),
-            ReaderId::Probe => Some(of_error(error, None)),
+        let troubles = self.troubles.iter().filter_map(|(reader, failure)| {
+            let contact = match reader {
+                ReaderId::Kind(kind) if self.does_without(*kind) => return None,
+                ReaderId::Kind(kind) => of_error(&failure.error, Some(*kind)),
+                ReaderId::Probe => of_error(&failure.error, None),
+            };
+            Some((failure.since, contact))
         });
         let good = if self.ever { ApiContact::Good } else { ApiContact::Connecting };
-        // The first of equals: `min_by_key` returns it, so the text is stable.
-        troubles.min_by_key(severity).unwrap_or(good)
+        // Of equally severe failures the longest one is reported; `min_by_key` returns the first of equals.
+        let worst = troubles.min_by_key(|(since, contact)| (severity(contact), *since));
+        worst.map_or(good, |(_, contact)| contact)
     }
 }
 
@@ -189,13 +240,50 @@ mod tests {
     const PODS: ReaderId = ReaderId::Kind(IndexedKind::Pods);
     const SERVICES: ReaderId = ReaderId::Kind(IndexedKind::Services);
 
+    fn at(second: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + second)
+    }
+
+    #[test]
+    fn kind_that_cannot_be_read_is_outdated_since_its_first_failure() {
+        let slices = ReaderId::Kind(IndexedKind::EndpointSlices);
+        let broken = || ApiError::Broken { request: "GET x".into(), fact: "cut".into() };
+        let since = |second| vec![OutdatedKind { kind: "endpointslices", since: at(second) }];
+        let mut contacts = Contacts::default();
+        contacts.failed(slices, broken(), at(0));
+        assert_eq!(contacts.outdated(), [], "nothing has been read yet");
+        contacts.answered(slices);
+        contacts.listed(IndexedKind::EndpointSlices);
+        for second in [10, 20] {
+            contacts.failed(slices, broken(), at(second));
+            contacts.answered(SERVICES);
+            contacts.answered(ReaderId::Probe);
+            assert_eq!(contacts.outdated(), since(10), "answers to others do not renew it");
+        }
+        contacts.opened(slices, at(30));
+        assert_eq!(contacts.outdated(), []);
+        contacts.failed(slices, broken(), at(31));
+        assert_eq!(contacts.outdated(), since(10), "a watch that breaks at once proves nothing");
+        contacts.opened(slices, at(40));
+        contacts.failed(slices, broken(), at(60));
+        assert_eq!(contacts.outdated(), since(60), "a watch that lasted does");
+        contacts.opened(slices, at(61));
+        contacts.answered(slices);
+        contacts.failed(slices, broken(), at(62));
+        assert_eq!(contacts.outdated(), since(62), "a change does");
+        contacts.answered(PODS);
+        contacts.listed(IndexedKind::Pods);
+        contacts.failed(PODS, ApiError::Forbidden("pods".into()), at(70));
+        assert_eq!(contacts.outdated(), since(62), "a kind that the cluster works on without");
+    }
+
     #[test]
     fn the_worst_is_told_until_it_is_mended() {
         let mut contacts = Contacts::default();
         assert_eq!(contacts.contact(), ApiContact::Connecting);
-        contacts.failed(SERVICES, ApiError::Unreachable("connection refused".into()));
+        contacts.failed(SERVICES, ApiError::Unreachable("connection refused".into()), at(0));
         assert_eq!(contacts.contact(), ApiContact::Unreachable("connection refused".into()));
-        contacts.failed(ReaderId::Probe, ApiError::Unauthorized("expired".into()));
+        contacts.failed(ReaderId::Probe, ApiError::Unauthorized("expired".into()), at(0));
         assert!(matches!(contacts.contact(), ApiContact::AuthFailed(_)));
         contacts.answered(ReaderId::Probe);
         contacts.answered(SERVICES);
@@ -208,27 +296,27 @@ mod tests {
         let mut contacts = Contacts::default();
         assert!(!contacts.reached());
         contacts.answered(PODS);
-        contacts.failed(SERVICES, ApiError::Misbehaving("one of them is too long".into()));
+        contacts.failed(SERVICES, ApiError::Misbehaving("one of them is too long".into()), at(0));
         assert!(contacts.reached(), "though one kind can't be read");
-        contacts.failed(ReaderId::Probe, gone());
+        contacts.failed(ReaderId::Probe, gone(), at(0));
         assert!(!contacts.reached(), "a watch is quiet on a hung server, too");
         contacts.answered(SERVICES);
         assert!(contacts.reached(), "the next probe has yet to come");
-        contacts.failed(SERVICES, gone());
+        contacts.failed(SERVICES, gone(), at(0));
         assert!(!contacts.reached());
         contacts.answered(ReaderId::Probe);
-        contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()));
+        contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()), at(0));
         assert!(contacts.reached(), "it has just started, and permits nobody anything yet");
-        contacts.failed(PODS, gone());
+        contacts.failed(PODS, gone(), at(0));
         assert!(!contacts.reached(), "that is newer than what the probe found");
         contacts.answered(ReaderId::Probe);
         let silent = ApiError::Silent { request: "GET /".into(), limit: Duration::from_secs(15) };
-        contacts.failed(PODS, silent.clone());
+        contacts.failed(PODS, silent.clone(), at(0));
         assert!(contacts.reached(), "lists hang, and all else works");
         contacts.answered(PODS);
-        contacts.failed(ReaderId::Probe, ApiError::TooManyRequests { retry_after: None });
+        contacts.failed(ReaderId::Probe, ApiError::TooManyRequests { retry_after: None }, at(0));
         assert!(contacts.reached(), "it is busy, and there");
-        contacts.failed(ReaderId::Probe, silent);
+        contacts.failed(ReaderId::Probe, silent, at(0));
         assert!(!contacts.reached());
         contacts.answered(PODS);
         assert!(contacts.reached(), "a change came since");
@@ -238,7 +326,7 @@ mod tests {
     fn a_cluster_works_on_without_pods_but_not_without_services() {
         let mut contacts = Contacts::without(true);
         for kind in [IndexedKind::Gateways, IndexedKind::WorkloadEntries] {
-            contacts.failed(ReaderId::Kind(kind), ApiError::NotFound("no such path".into()));
+            contacts.failed(ReaderId::Kind(kind), ApiError::NotFound("no such path".into()), at(0));
         }
         for kind in [
             IndexedKind::Services,
@@ -250,14 +338,14 @@ mod tests {
             contacts.answered(ReaderId::Kind(kind));
             contacts.listed(kind);
         }
-        contacts.failed(PODS, ApiError::Unreachable("away".into()));
+        contacts.failed(PODS, ApiError::Unreachable("away".into()), at(0));
         assert!(!contacts.complete(), "pods may come yet");
-        contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()));
+        contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()), at(0));
         assert!(contacts.complete());
         assert_eq!(contacts.contact(), ApiContact::Good);
         assert_eq!(contacts.degraded().len(), 1, "what isn't installed is nobody's fault");
         assert!(contacts.degraded()[0].starts_with("STR0309: pods"), "{:?}", contacts.degraded());
-        contacts.failed(SERVICES, ApiError::Forbidden("services is forbidden".into()));
+        contacts.failed(SERVICES, ApiError::Forbidden("services is forbidden".into()), at(0));
         assert_eq!(
             contacts.contact(),
             ApiContact::Denied("services: not permitted: services is forbidden".into())

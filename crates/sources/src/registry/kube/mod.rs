@@ -101,6 +101,8 @@ pub struct RunStatus {
     pub contact: ApiContact,
     /// Whether it is there: somebody was answered, and nothing has happened to him since. Others may be in trouble.
     pub reached: bool,
+    /// The kinds whose objects are no longer updated, although their last state is served.
+    pub outdated: Vec<OutdatedKind>,
     /// When it last answered anything well-formed. That it did so again is no news.
     pub last_contact: LastContact,
     /// Services held.
@@ -189,6 +191,15 @@ pub struct Skipped {
     pub last: Option<String>,
 }
 
+/// A kind whose objects are no longer updated, because an API server no longer lists or watches it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutdatedKind {
+    /// The kind in plural, as in paths.
+    pub kind: &'static str,
+    /// When its first request failed after the last that succeeded.
+    pub since: SystemTime,
+}
+
 /// What stands between us and an API server. The texts name the fact: address, status, dates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiContact {
@@ -215,6 +226,7 @@ impl RunStatus {
             synced: false,
             contact: ApiContact::Connecting,
             reached: false,
+            outdated: Vec::new(),
             last_contact: LastContact::default(),
             services: 0,
             endpoints: 0,

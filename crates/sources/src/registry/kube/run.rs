@@ -546,7 +546,7 @@ impl ClusterInputState {
             }
             RunInput::Probed(Probed(Err(error))) => {
                 self.status.errors += 1;
-                self.contacts.failed(ReaderId::Probe, error);
+                self.contacts.failed(ReaderId::Probe, error, SystemTime::now());
             }
         }
     }
@@ -556,9 +556,14 @@ impl ClusterInputState {
             // What a cluster needn't have, and hasn't, is no failure.
             let is_absent = T::KIND.may_be_absent() && matches!(error, ApiError::NotFound(_));
             self.status.errors += u64::from(!is_absent);
-            return self.contacts.failed(ReaderId::Kind(T::KIND), error);
+            return self.contacts.failed(ReaderId::Kind(T::KIND), error, SystemTime::now());
         }
-        self.contacts.answered(ReaderId::Kind(T::KIND));
+        match event {
+            WatchEvent::Answered => {
+                self.contacts.opened(ReaderId::Kind(T::KIND), SystemTime::now());
+            }
+            _ => self.contacts.answered(ReaderId::Kind(T::KIND)),
+        }
         match &event {
             WatchEvent::Answered => self.identity_check.doubt(),
             WatchEvent::Restarted { objects, .. } => {
@@ -680,6 +685,7 @@ impl ClusterInputState {
             (contact, _) => contact,
         };
         self.status.reached = self.contacts.reached();
+        self.status.outdated = self.contacts.outdated();
         let is_trouble = matches!(self.status.contact, ApiContact::Misbehaving(_));
         self.status.next_attempt = self.client.account().again().filter(|_| is_trouble);
         let doubted = self.guard.waiting().next();

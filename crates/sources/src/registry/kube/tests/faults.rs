@@ -495,6 +495,40 @@ async fn server_errors_are_waited_out() {
 }
 
 #[tokio::test]
+async fn kind_that_alone_cannot_be_read_is_reported_as_outdated() {
+    let cases = [
+        ("endpointslices", None),
+        ("pods", Some("null")),
+        ("services", Some(r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{},"items":["#)),
+        ("gateways", None),
+    ];
+    let check = async |(resource, body): (&str, Option<&str>)| {
+        let sim = sim(Options::default()).await;
+        let member = Member::begin(sim);
+        member.until(|status| status.synced && status.contact == ApiContact::Good).await;
+        let body = body.map(str::to_owned);
+        member.sim.fault(Fault::KindFails { resource: resource.into(), body });
+        member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+        let outdated = |status: &RunStatus| {
+            status.outdated.iter().map(|one| (one.kind, one.since)).collect::<Vec<_>>()
+        };
+        let status = member.until(|status| !outdated(status).is_empty()).await;
+        member.sim.end_fault(&Fault::CloseWatches { after_ms: 1 });
+        let since = outdated(&status);
+        assert_eq!(since.iter().map(|one| one.0).collect::<Vec<_>>(), [resource]);
+        // Other kinds, and the probe, are answered.
+        member.sim.store().apply(service("shop", "other", "10.96.0.9", &[HTTP])).expect("one");
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let status = member.status.borrow().clone();
+        assert!(status.reached && unreachable(&status), "{status:?}");
+        assert_eq!(outdated(&status), since, "the age grows");
+        member.assert_heals().await;
+        assert_eq!(outdated(&member.status.borrow()), []);
+    };
+    futures::future::join_all(cases.map(check)).await;
+}
+
+#[tokio::test]
 async fn an_expired_token_keeps_the_data_and_says_so() {
     let member = Member::synced().await;
     member.sim.fault(Fault::Unauthorized);
