@@ -19,7 +19,7 @@ use strait_mesh::push::view::{Role, ViewKey, Way, decide, is_exported};
 use strait_model::mesh_config::MeshConfig;
 use strait_model::{
     ByName, EndpointRef, IstioFilter, Locality, NamedEndpoint, Port, Protocol, Proxy, ProxyType,
-    Resolution, TlsMode,
+    Resolution, TargetPort, TlsMode,
 };
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -427,8 +427,18 @@ impl ClusterInputs<'_> {
             let mut all = service.endpoints_of_port(port.number).map(|(_, one, _)| one).peekable();
             all.peek().is_some() && all.all(takes_mtls)
         };
+        let target = match port.target {
+            TargetPort::Number(target) if *resolution == Resolution::Passthrough => target,
+            _ => port.number,
+        };
+        let overrides_port = cluster::cluster::OriginalDstLbConfig {
+            upstream_port_override: Some(UInt32Value { value: target.into() }),
+            ..Default::default()
+        };
         let mut cluster = cluster::Cluster {
             typed_extension_protocol_options: limited_options(port.protocol, policy, None),
+            lb_config: (target != port.number)
+                .then_some(cluster::cluster::LbConfig::OriginalDstLbConfig(overrides_port)),
             ..original_destination(self.context, name)
         };
         if !self.speak_as_ruled(&mut cluster, service, part) && mtls && self.speaks_mtls() {

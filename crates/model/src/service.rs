@@ -77,7 +77,9 @@ impl Service {
         let without = |one: &Self| {
             let mut one = one.clone();
             one.selector = Labels::new();
-            for port in &mut one.ports {
+            // Where the client chooses the address, its proxy replaces the port.
+            let is_of_client = one.resolution == Resolution::Passthrough;
+            for port in one.ports.iter_mut().filter(|_| !is_of_client) {
                 port.target = TargetPort::Number(port.number);
             }
             one
@@ -202,6 +204,29 @@ impl Protocol {
             _ if matches!(number, 25 | 53 | 3306 | 27017) => Self::Tcp,
             _ => Self::Auto,
         }
+    }
+
+    /// Whether a text names a protocol that [`Self::of_port`] knows.
+    pub fn is_known(text: &str) -> bool {
+        let text = text.to_ascii_lowercase();
+        let first = text.split('-').next().unwrap_or_default();
+        let names = [
+            "tcp",
+            "udp",
+            "grpc",
+            "http",
+            "http_proxy",
+            "http2",
+            "https",
+            "tls",
+            "mongo",
+            "redis",
+            "mysql",
+            "kubernetes.io/h2c",
+            "kubernetes.io/ws",
+            "kubernetes.io/wss",
+        ];
+        names.contains(&first)
     }
 
     /// Whether requests are seen and routed one by one.

@@ -45,6 +45,44 @@ impl Fault {
     }
 }
 
+/// What is wrong with a part of an object whose other parts apply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PartFault {
+    pub(super) fault: Fault,
+    /// What becomes of the part.
+    pub(super) effect: &'static str,
+}
+
+/// The faults of parts, as they are found.
+#[derive(Debug, Default)]
+struct PartFaults(Vec<PartFault>);
+
+impl PartFaults {
+    fn add(&mut self, fault: Fault, effect: &'static str) {
+        self.0.push(PartFault { fault, effect });
+    }
+
+    /// Keeps the parts that can be read. Without any, the first fault is one of the whole object.
+    fn keep<T>(
+        &mut self,
+        parts: impl Iterator<Item = Result<T, Fault>>,
+        effect: &'static str,
+    ) -> Result<Vec<T>, Fault> {
+        let (mut kept, mut lost) = (Vec::new(), Vec::new());
+        for part in parts {
+            match part {
+                Ok(part) => kept.push(part),
+                Err(fault) => lost.push(fault),
+            }
+        }
+        if kept.is_empty() && !lost.is_empty() {
+            return Err(lost.swap_remove(0));
+        }
+        lost.into_iter().for_each(|fault| self.add(fault, effect));
+        Ok(kept)
+    }
+}
+
 /// A ServiceEntry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServiceEntry {
@@ -56,10 +94,8 @@ pub(super) struct ServiceEntry {
     pub(super) addresses: Vec<IpAddr>,
     /// Addresses by the range.
     pub(super) ranges: Vec<IpNet>,
-    /// Addresses that can't be used, each by itself.
-    pub(super) invalid_addresses: Vec<Fault>,
-    /// What of `exportTo` says nothing beside its other entries.
-    pub(super) idle_exports: Vec<Fault>,
+    /// Parts that are left out or have no effect.
+    pub(super) faults: Vec<PartFault>,
     /// Whether it is given an address where it names none.
     pub(super) allocate: bool,
     /// The addresses that its status says hosts were given.
@@ -127,12 +163,27 @@ impl EntryEndpoint {
     }
 
     /// Where a port of the service leads: the workload's own setting first.
-    pub(super) fn port(&self, port: &Port) -> u16 {
-        match (self.ports.get(&port.name), &port.target) {
+    pub(super) fn port(&self, EntryPort { port, own_name }: &EntryPort) -> u16 {
+        match (self.ports.get(own_name), &port.target) {
             (Some(own), _) => *own,
             (None, TargetPort::Number(number)) => *number,
             (None, TargetPort::Name(_)) => port.number,
         }
+    }
+}
+
+/// A port of an entry as its host has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EntryPort {
+    /// Its name is unique among the ports of the host.
+    pub(super) port: Port,
+    /// The name that the entry gives it, by which workloads set their own number.
+    pub(super) own_name: Arc<str>,
+}
+
+impl From<&Port> for EntryPort {
+    fn from(port: &Port) -> Self {
+        Self { own_name: Arc::clone(&port.name), port: port.clone() }
     }
 }
 
@@ -141,7 +192,7 @@ impl EntryEndpoint {
 struct ServiceEntryForm {
     hosts: Vec<String>,
     addresses: Vec<String>,
-    ports: Vec<EntryPort>,
+    ports: Vec<PortForm>,
     location: String,
     resolution: String,
     endpoints: Vec<WorkloadForm>,
@@ -152,7 +203,7 @@ struct ServiceEntryForm {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct EntryPort {
+struct PortForm {
     number: i64,
     name: Arc<str>,
     protocol: String,
@@ -211,16 +262,34 @@ pub(super) fn service_entry(
             return Err(unknown("spec.resolution", other, known));
         }
     };
-    let endpoints = spec.endpoints.into_iter().enumerate();
-    let endpoints: Vec<EntryEndpoint> = endpoints
-        .map(|(index, form)| {
-            let field = format!("spec.endpoints[{index}]");
-            workload(None, &name.namespace, form, &field)?.located(&field)
-        })
-        .collect::<Result<_, _>>()?;
+    let mut faults = PartFaults::default();
+    if spec.resolution == "DYNAMIC_DNS" {
+        let fact = "DYNAMIC_DNS does not resolve hosts again";
+        faults.add(Fault::new("spec.resolution", fact), "it applies as NONE");
+    }
     let selector = spec.workload_selector;
-    if selector.is_some() && !endpoints.is_empty() {
+    if selector.is_some() && !spec.endpoints.is_empty() {
         return Err(Fault::new("spec.workloadSelector", "stands beside endpoints: only one may"));
+    }
+    let ports = ports(spec.ports, &mut faults)?;
+    let endpoints = spec.endpoints.into_iter().enumerate().map(|(index, form)| {
+        let field = format!("spec.endpoints[{index}]");
+        unknown_ports(&form, &field, &ports, &mut faults);
+        workload(None, &name.namespace, form, &field)?.located(&field)
+    });
+    let endpoints: Vec<_> = endpoints.collect();
+    let endpoints: Vec<EntryEndpoint> =
+        faults.keep(endpoints.into_iter(), "the entry applies without this endpoint")?;
+    let used = match how {
+        EndpointDiscovery::None => 0,
+        EndpointDiscovery::DnsRoundRobin => 1,
+        EndpointDiscovery::Static | EndpointDiscovery::Dns => usize::MAX,
+    };
+    if endpoints.len() > used {
+        let resolution = if spec.resolution.is_empty() { "NONE" } else { &spec.resolution };
+        let fact = format!("resolution {resolution} uses {used} of {} endpoints", endpoints.len());
+        let field = format!("spec.endpoints[{used}]");
+        faults.add(Fault::new(field, fact), "this endpoint and later ones have no effect");
     }
     let is_socket = |one: &EntryEndpoint| matches!(one.address, EntryAddress::Socket(_));
     if how == EndpointDiscovery::Static && !endpoints.is_empty() && endpoints.iter().all(is_socket)
@@ -243,14 +312,14 @@ pub(super) fn service_entry(
         };
         return Err(Fault::new(format!("spec.endpoints[{index}].address"), fact));
     }
-    let hosts = hosts(&spec.hosts)?;
-    let product = hosts.len().saturating_mul(endpoints.len()).saturating_mul(spec.ports.len());
+    let hosts = hosts(&spec.hosts, &mut faults)?;
+    let product = hosts.len().saturating_mul(endpoints.len()).saturating_mul(ports.len());
     if product > ENDPOINTS_MAX {
         let fact = format!(
             "{} for each of {} hosts and {} ports are more than {ENDPOINTS_MAX}: make several entries of it",
             endpoints.len(),
             hosts.len(),
-            spec.ports.len()
+            ports.len()
         );
         return Err(Fault::new("spec.endpoints", fact));
     }
@@ -261,8 +330,10 @@ pub(super) fn service_entry(
         let fact = format!("{host} is no name that can be resolved: give endpoints");
         return Err(Fault::new("spec.resolution", fact));
     }
-    let (addresses, ranges, invalid_addresses) = addresses(&spec.addresses);
-    let idle_exports = idle_exports(&spec.export_to);
+    let (addresses, ranges) = addresses(&spec.addresses, &mut faults);
+    for fault in idle_exports(&spec.export_to) {
+        faults.add(fault, "the other entries count");
+    }
     let export = if spec.export_to.is_empty() { default_export } else { &spec.export_to };
     let entry = ServiceEntry {
         created: created(&metadata),
@@ -270,11 +341,10 @@ pub(super) fn service_entry(
         how,
         addresses,
         ranges,
-        invalid_addresses,
-        idle_exports,
+        faults: faults.0,
         said: said_addresses(object),
         allocate: metadata.labels.get(ALLOCATE).is_none_or(|text| &**text != "false"),
-        ports: ports(spec.ports)?,
+        ports,
         external,
         accounts: spec.subject_alt_names,
         export_to: export_to(export, &name.namespace),
@@ -336,7 +406,7 @@ fn unknown(field: &str, found: &str, known: &str) -> Fault {
     Fault::new(field, format!("{found:?} means nothing; it may be {known}"))
 }
 
-fn hosts(texts: &[String]) -> Result<Vec<Hostname>, Fault> {
+fn hosts(texts: &[String], faults: &mut PartFaults) -> Result<Vec<Hostname>, Fault> {
     if texts.is_empty() {
         return Err(Fault::new("spec.hosts", "is empty"));
     }
@@ -352,7 +422,7 @@ fn hosts(texts: &[String]) -> Result<Vec<Hostname>, Fault> {
         }
         Ok(Hostname::from(name))
     });
-    named.collect()
+    faults.keep(named, "the entry applies without this host")
 }
 
 fn is_dns_name(text: &str) -> bool {
@@ -386,13 +456,14 @@ fn idle_exports(said: &[String]) -> Vec<Fault> {
     idle.collect()
 }
 
-/// Single addresses, ranges of them, and what is neither.
-fn addresses(texts: &[String]) -> (Vec<IpAddr>, Vec<IpNet>, Vec<Fault>) {
-    let (mut singles, mut ranges, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
+/// Single addresses, and ranges of them.
+fn addresses(texts: &[String], faults: &mut PartFaults) -> (Vec<IpAddr>, Vec<IpNet>) {
+    let (mut singles, mut ranges) = (Vec::new(), Vec::new());
     for (index, text) in texts.iter().enumerate() {
         let mut fault = |fact: &str| {
             let field = format!("spec.addresses[{index}]");
-            invalid.push(Fault::new(field, format!("{text:?} is {fact}")));
+            let fault = Fault::new(field, format!("{text:?} is {fact}"));
+            faults.add(fault, "the entry counts without this address");
         };
         let found = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         let Ok(range) = found.map(|range| range.trunc()) else {
@@ -411,15 +482,16 @@ fn addresses(texts: &[String]) -> (Vec<IpAddr>, Vec<IpNet>, Vec<Fault>) {
             ranges.push(range);
         }
     }
-    (singles, ranges, invalid)
+    (singles, ranges)
 }
 
-fn ports(forms: Vec<EntryPort>) -> Result<Vec<Port>, Fault> {
+fn ports(forms: Vec<PortForm>, faults: &mut PartFaults) -> Result<Vec<Port>, Fault> {
     if forms.is_empty() {
         return Err(Fault::new("spec.ports", "is empty"));
     }
-    let mut ports: Vec<Port> = Vec::with_capacity(forms.len());
-    for (index, form) in forms.into_iter().enumerate() {
+    let mut seen: Vec<(u16, Arc<str>)> = Vec::with_capacity(forms.len());
+    let mut unknown = Vec::new();
+    let read = forms.into_iter().enumerate().map(|(index, form)| {
         let field = |name: &str| format!("spec.ports[{index}].{name}");
         let number = port_number(form.number, &field("number"))?;
         let target = match form.target_port {
@@ -429,21 +501,39 @@ fn ports(forms: Vec<EntryPort>) -> Result<Vec<Port>, Fault> {
         if form.name.is_empty() {
             return Err(Fault::new(field("name"), "is empty"));
         }
-        if ports.iter().any(|port| port.number == number) {
+        if seen.iter().any(|(other, _)| *other == number) {
             return Err(Fault::new(field("number"), format!("{number} is there twice")));
         }
-        if ports.iter().any(|port| port.name == form.name) {
+        if seen.iter().any(|(_, name)| *name == form.name) {
             return Err(Fault::new(field("name"), format!("{:?} is there twice", form.name)));
         }
+        seen.push((number, Arc::clone(&form.name)));
         let declared = Some(form.protocol.as_str()).filter(|text| !text.is_empty());
-        ports.push(Port {
+        if let Some(text) = declared.filter(|text| !Protocol::is_known(text)) {
+            unknown.push(Fault::new(field("protocol"), format!("{text:?} is no protocol")));
+        }
+        Ok(Port {
             number,
             protocol: Protocol::of_port("TCP", declared, &form.name, number),
             target: TargetPort::Number(target),
             name: form.name,
-        });
+        })
+    });
+    let read: Vec<_> = read.collect();
+    for fault in unknown {
+        faults.add(fault, "the protocol of the port is detected");
     }
-    Ok(ports)
+    faults.keep(read.into_iter(), "the entry applies without this port")
+}
+
+/// Notes the names among the ports of an endpoint that no port of the entry has.
+fn unknown_ports(form: &WorkloadForm, field: &str, ports: &[Port], faults: &mut PartFaults) {
+    let is_known = |name: &str| ports.iter().any(|port| *port.name == *name);
+    for name in form.ports.keys().filter(|name| !is_known(name)) {
+        let fault =
+            Fault::new(format!("{field}.ports.{name}"), "no port of the entry has this name");
+        faults.add(fault, "this setting has no effect");
+    }
 }
 
 fn port_number(number: i64, field: &str) -> Result<u16, Fault> {

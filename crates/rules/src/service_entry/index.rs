@@ -10,15 +10,17 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::addresses::{AddressRequest, Allocation};
-use super::convert::{self, EndpointDiscovery, EntryEndpoint, Fault, ServiceEntry};
+use super::convert::{
+    self, EndpointDiscovery, EntryEndpoint, EntryPort, Fault, PartFault, ServiceEntry,
+};
 use super::join::{PodsWanted, Selections, VmWorkload, VmWorkloads};
 use super::problem::EntryProblem;
 use super::resolution::resolution;
 use strait_model::registry::{Contents, ServiceRecord, ShardChange};
 use strait_model::{
     Cause, Causes, Collection, Definition, Difference, Distribution, Endpoint, Endpoints, ExportTo,
-    Hostname, ISTIO_NETWORKING, Labels, Namespace, ObjectJson, ObjectKey, Port, Resolution,
-    Service, StandIn, WorkloadKey,
+    Hostname, ISTIO_NETWORKING, Labels, Namespace, ObjectJson, ObjectKey, Resolution, Service,
+    StandIn, WorkloadKey,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,7 +123,7 @@ struct Defined {
     endpoints: Endpoints,
     claim: AddressRequest,
     /// What the entries select that make it up, each with its own ports.
-    selects: Vec<(Labels, Vec<Port>)>,
+    selects: Vec<(Labels, Vec<EntryPort>)>,
 }
 
 /// An object as it was last read.
@@ -358,12 +360,7 @@ impl EntryIndex {
                     self.selecting.entry(namespace).or_default().insert(name.clone());
                 }
                 touched.hosts.extend(entry.hosts.iter().cloned());
-                problems.extend(entry.invalid_addresses.iter().map(|fault| {
-                    let effect = "the entry counts without this address";
-                    EntryProblem::of_part(&name, fault.clone(), effect)
-                }));
-                problems.extend(entry.idle_exports.iter().map(|fault| {
-                    let effect = "the other entries count";
+                problems.extend(entry.faults.iter().map(|PartFault { fault, effect }| {
                     EntryProblem::of_part(&name, fault.clone(), effect)
                 }));
             }
@@ -547,27 +544,36 @@ impl EntryIndex {
         let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
         let mut problems = Vec::new();
         for entry in entries {
+            let key = key_for(host, entry, holder);
+            let ports = match hosts.get(&key).map_or(Ok(None), |host| host.admits(entry)) {
+                Ok(ports) => ports,
+                Err(fact) => {
+                    let index = entry.hosts.iter().position(|one| one == host).unwrap_or_default();
+                    let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
+                    let effect = "for this host the entry counts for nothing";
+                    problems.push(EntryProblem::of_part(&entry.name, fault, effect));
+                    continue;
+                }
+            };
+            let (ports, faults) = ports
+                .unwrap_or_else(|| (entry.ports.iter().map(EntryPort::from).collect(), vec![]));
+            problems.extend(faults.into_iter().map(|fault| {
+                let effect = "for this host the entry applies without this port";
+                EntryProblem::of_part(&entry.name, fault, effect)
+            }));
             let workloads = self.workloads_of(entry);
             let endpoints = match entry.how {
-                EndpointDiscovery::Static => self.endpoints(entry, &workloads),
+                EndpointDiscovery::Static => self.endpoints(entry, &ports, &workloads),
                 EndpointDiscovery::Dns
                 | EndpointDiscovery::DnsRoundRobin
                 | EndpointDiscovery::None => Vec::new(),
             };
-            let resolution = resolution(entry, host, &workloads);
-            let key = key_for(host, entry, holder);
-            let joined = match hosts.get_mut(&key) {
-                Some(host) => host.join(entry, resolution, &endpoints),
+            let resolution = resolution(entry, host, &ports, &workloads);
+            match hosts.get_mut(&key) {
+                Some(host) => host.join(entry, ports, resolution, &endpoints),
                 None => {
-                    hosts.insert(key, Host::new(entry, host, resolution, endpoints));
-                    Ok(())
+                    hosts.insert(key, Host::new(entry, host, ports, resolution, endpoints));
                 }
-            };
-            if let Err(fact) = joined {
-                let index = entry.hosts.iter().position(|one| one == host).unwrap_or_default();
-                let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
-                let effect = "for this host the entry counts for nothing";
-                problems.push(EntryProblem::of_part(&entry.name, fault, effect));
             }
         }
         let definitions = hosts.into_iter().map(|(key, host)| (key, host.defined()));
@@ -587,14 +593,20 @@ impl EntryIndex {
     }
 
     /// The endpoints of an entry, for each of its ports.
-    fn endpoints(&self, entry: &ServiceEntry, workloads: &[&EntryEndpoint]) -> Vec<Endpoint> {
+    fn endpoints(
+        &self,
+        entry: &ServiceEntry,
+        ports: &[EntryPort],
+        workloads: &[&EntryEndpoint],
+    ) -> Vec<Endpoint> {
         let mut endpoints = Vec::new();
-        for port in &entry.ports {
+        for port in ports {
             for workload in workloads {
                 let account = workload.account.as_deref();
                 let identity = account.map(|account| self.identity(&entry.name.namespace, account));
                 let number = workload.port(port);
-                endpoints.extend(workload.endpoint(port, number, entry.external, identity));
+                let endpoint = workload.endpoint(&port.port, number, entry.external, identity);
+                endpoints.extend(endpoint);
             }
         }
         endpoints
@@ -669,14 +681,18 @@ struct Host<'a> {
     first: &'a ServiceEntry,
     service: Service,
     endpoints: Vec<Endpoint>,
-    /// The entries that select workloads.
-    selecting: Vec<&'a ServiceEntry>,
+    /// The entries that select workloads, each with its ports.
+    selecting: Vec<(&'a ServiceEntry, Vec<EntryPort>)>,
 }
+
+/// The ports of an entry as a host has them, and what of them conflicts with ports of the host.
+type AdmittedPorts = (Vec<EntryPort>, Vec<Fault>);
 
 impl<'a> Host<'a> {
     fn new(
         entry: &'a ServiceEntry,
         hostname: &Hostname,
+        ports: Vec<EntryPort>,
         resolution: Resolution,
         endpoints: Vec<Endpoint>,
     ) -> Self {
@@ -704,7 +720,7 @@ impl<'a> Host<'a> {
             created: entry.created,
             ..Service::from(definition)
         };
-        let selecting = entry.selector.is_some().then_some(entry).into_iter().collect();
+        let selecting = entry.selector.is_some().then_some((entry, ports)).into_iter().collect();
         Self { first: entry, service, endpoints, selecting }
     }
 
@@ -713,9 +729,9 @@ impl<'a> Host<'a> {
         let Self { first, service, endpoints, selecting } = self;
         let said = first.said.iter().filter(|(host, _)| *host == service.hostname);
         let said = said.map(|(_, address)| *address).collect();
-        let selecting = selecting.into_iter().filter(|entry| entry.how != EndpointDiscovery::None);
-        let selects =
-            selecting.filter_map(|entry| Some((entry.selector.clone()?, entry.ports.clone())));
+        let is_sent = |entry: &ServiceEntry| entry.how != EndpointDiscovery::None;
+        let selecting = selecting.into_iter().filter(|(entry, _)| is_sent(entry));
+        let selects = selecting.filter_map(|(entry, ports)| Some((entry.selector.clone()?, ports)));
         Defined {
             claim: AddressRequest::of(&service, first.allocate, said),
             endpoints: Endpoints::from_iter(endpoints),
@@ -724,13 +740,10 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Adds a later entry: its further ports and addresses, and its endpoints.
-    fn join(
-        &mut self,
-        entry: &'a ServiceEntry,
-        resolution: Resolution,
-        endpoints: &[Endpoint],
-    ) -> Result<(), String> {
+    /// Whether a later entry can join, and with which ports. A port of a number that the host has takes its name; a name that
+    /// the host has for another number is made unique by the number: endpoints are found by it. Ports that are the host's
+    /// under another protocol are left out.
+    fn admits(&self, entry: &ServiceEntry) -> Result<Option<AdmittedPorts>, String> {
         let first = self.first;
         let holder = || format!("ServiceEntry {}/{}", first.name.namespace, first.name.name);
         if first.name.namespace != entry.name.namespace {
@@ -742,19 +755,47 @@ impl<'a> Host<'a> {
         if first.how != entry.how {
             return Err(format!("{} has another resolution", holder()));
         }
-        let known = &mut self.service.ports;
-        let mut further = Vec::new();
-        for port in &entry.ports {
-            match known.iter().find(|one| one.number == port.number || one.name == port.name) {
-                None => further.push(port.clone()),
-                Some(one) if one.number == port.number && one.name == port.name => {}
-                Some(one) => {
-                    let (name, number) = (&one.name, one.number);
-                    return Err(format!("{} calls port {number} {name:?}", holder()));
+        let (mut admitted, mut faults) = (Vec::new(), Vec::new());
+        for (index, port) in entry.ports.iter().enumerate() {
+            let mut admit = EntryPort::from(port);
+            let held = self.service.ports.iter().find(|held| held.number == port.number);
+            match held {
+                Some(held) if held.protocol != port.protocol => {
+                    let (number, protocol) = (port.number, held.protocol.as_str());
+                    let fact = format!("{} has port {number} with protocol {protocol}", holder());
+                    let field = format!("spec.ports[{index}].protocol");
+                    faults.push(Fault { field, fact });
+                    continue;
+                }
+                Some(held) => admit.port.name = Arc::clone(&held.name),
+                None => {
+                    let is_taken = |name: &str| {
+                        let own = entry.ports.iter().filter(|own| own.number != port.number);
+                        self.service.ports.iter().chain(own).any(|held| *held.name == *name)
+                    };
+                    while is_taken(&admit.port.name) {
+                        admit.port.name = format!("{}-{}", admit.port.name, port.number).into();
+                    }
                 }
             }
+            admitted.push(admit);
         }
-        known.append(&mut further);
+        Ok(Some((admitted, faults)))
+    }
+
+    /// Adds a later entry that was admitted: its further ports and addresses, and its endpoints.
+    fn join(
+        &mut self,
+        entry: &'a ServiceEntry,
+        ports: Vec<EntryPort>,
+        resolution: Resolution,
+        endpoints: &[Endpoint],
+    ) {
+        for EntryPort { port, .. } in &ports {
+            if self.service.ports.iter().all(|held| held.number != port.number) {
+                self.service.ports.push(port.clone());
+            }
+        }
         for address in &entry.addresses {
             if !self.service.vips.contains(address) {
                 self.service.vips.push(*address);
@@ -765,7 +806,7 @@ impl<'a> Host<'a> {
                 self.service.ranges.push(*range);
             }
         }
-        self.selecting.extend(entry.selector.is_some().then_some(entry));
+        self.selecting.extend(entry.selector.is_some().then_some((entry, ports)));
         for account in &entry.accounts {
             if !self.service.service_accounts.contains(account) {
                 self.service.service_accounts.push(Arc::clone(account));
@@ -777,6 +818,5 @@ impl<'a> Host<'a> {
         {
             held.endpoints.extend(more.endpoints);
         }
-        Ok(())
     }
 }

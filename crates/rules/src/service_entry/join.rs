@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::convert::{self, EntryAddress, EntryEndpoint, Fault};
+use super::convert::{self, EntryAddress, EntryEndpoint, EntryPort, Fault};
 use strait_model::registry::ServiceRecord;
 use strait_model::{
     ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, NO_ADDRESS, Namespace,
@@ -42,7 +42,7 @@ pub(super) struct PodsWanted {
     /// Unlike a Kubernetes selector, an empty one selects everything.
     pub(super) selector: Labels,
     /// The entry's own.
-    pub(super) ports: Vec<Port>,
+    pub(super) ports: Vec<EntryPort>,
 }
 
 /// WorkloadEntries by namespace and name.
@@ -181,7 +181,8 @@ impl Selections {
             for port in &wanted.ports {
                 let external = wanted.service.mesh_external;
                 let found = vms.iter().filter_map(|(_, VmWorkload { workload, identity })| {
-                    workload.endpoint(port, workload.port(port), external, identity.clone())
+                    let number = workload.port(port);
+                    workload.endpoint(&port.port, number, external, identity.clone())
                 });
                 let found: Vec<_> = found.collect();
                 if !found.is_empty() {
@@ -189,7 +190,7 @@ impl Selections {
                     host.or_insert((&wanted.service, Vec::new())).1.extend(found);
                 }
                 for (key, pod) in &selected {
-                    let found = pod_endpoints(port, key.to_key(), pod, facts);
+                    let found = pod_endpoints(&port.port, key.to_key(), pod, facts);
                     let host = hosts.entry(&wanted.key);
                     host.or_insert((&wanted.service, Vec::new())).1.extend(found);
                 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::convert::{EndpointDiscovery, EntryAddress, EntryEndpoint, ServiceEntry};
+use super::convert::{EndpointDiscovery, EntryAddress, EntryEndpoint, EntryPort, ServiceEntry};
 use strait_model::{
-    ByName, Health, Hostname, NamedEndpoint, Port, Resolution, SortedMap, TargetPort, TlsMode,
+    ByName, Health, Hostname, NamedEndpoint, Resolution, SortedMap, TargetPort, TlsMode,
     given_labels,
 };
 
@@ -13,6 +13,7 @@ use strait_model::{
 pub(super) fn resolution(
     entry: &ServiceEntry,
     host: &Hostname,
+    ports: &[EntryPort],
     workloads: &[&EntryEndpoint],
 ) -> Resolution {
     let just_then = match entry.how {
@@ -34,7 +35,7 @@ pub(super) fn resolution(
     let mut endpoints: Vec<_> = named
         .map(|(workload, address)| NamedEndpoint {
             address,
-            ports: ports_by_name(entry, |port| workload.port(port)),
+            ports: ports_by_name(ports, |port| workload.port(port)),
             weight: workload.weight,
             locality: Arc::clone(&workload.locality),
             network: workload.network.clone(),
@@ -45,7 +46,7 @@ pub(super) fn resolution(
     if entry.selector.is_none() && entry.endpoints.is_empty() {
         endpoints.push(NamedEndpoint {
             address: host.as_str().into(),
-            ports: ports_by_name(entry, |port| match port.target {
+            ports: ports_by_name(ports, |EntryPort { port, .. }| match port.target {
                 TargetPort::Number(target) => target,
                 TargetPort::Name(_) => port.number,
             }),
@@ -59,6 +60,9 @@ pub(super) fn resolution(
     Resolution::ByName(ByName { just_then, endpoints })
 }
 
-fn ports_by_name(entry: &ServiceEntry, target: impl Fn(&Port) -> u16) -> SortedMap<Arc<str>, u16> {
-    entry.ports.iter().map(|port| (Arc::clone(&port.name), target(port))).collect()
+fn ports_by_name(
+    ports: &[EntryPort],
+    target: impl Fn(&EntryPort) -> u16,
+) -> SortedMap<Arc<str>, u16> {
+    ports.iter().map(|port| (Arc::clone(&port.port.name), target(port))).collect()
 }

@@ -313,6 +313,111 @@ fn a_wrong_object_names_its_field_and_costs_only_itself() {
 }
 
 #[test]
+fn invalid_part_of_an_entry_is_left_out_and_the_rest_applies() {
+    let two = |one: Value, other: Value| json!({ "endpoints": [one, other] });
+    let good = || json!({ "address": "10.0.0.1" });
+    let cases = [
+        (
+            json!({ "hosts": ["db.example.com", "a b"], "endpoints": [good()] }),
+            r#"spec.hosts[1]: "a b" is no DNS name; the entry applies without this host"#,
+        ),
+        (
+            json!({ "hosts": ["db.example.com", "db.example.com."], "endpoints": [good()] }),
+            r#"spec.hosts[1]: "db.example.com." is there twice; the entry applies without this host"#,
+        ),
+        (
+            two(good(), json!({ "address": "a b" })),
+            r#"spec.endpoints[1].address: "a b" is neither an IP address nor a DNS name; the entry applies without this endpoint"#,
+        ),
+        (
+            json!({ "endpoints": [{ "address": "10.0.0.1", "ports": { "tpc": 1 } }] }),
+            "spec.endpoints[0].ports.tpc: no port of the entry has this name; this setting has no effect",
+        ),
+        (
+            json!({ "endpoints": [good()], "ports": [
+                { "name": "tcp", "number": 5432, "protocol": "TCP" }, { "name": "b", "number": 0 },
+            ] }),
+            "spec.ports[1].number: is not between 1 and 65535; the entry applies without this port",
+        ),
+        (
+            json!({ "endpoints": [good()], "ports": [
+                { "name": "tcp", "number": 5432, "protocol": "HTPP" },
+            ] }),
+            r#"spec.ports[0].protocol: "HTPP" is no protocol; the protocol of the port is detected"#,
+        ),
+    ];
+    for (fields, expected) in cases {
+        let (contents, problems) = read(&[entry("shop/db", database(fields))]);
+        assert_eq!(problems, [format!("ServiceEntry shop/db: {expected}")]);
+        assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432"]);
+    }
+}
+
+#[test]
+fn endpoints_and_resolutions_without_effect_are_reported() {
+    let with = |resolution: &str, count: usize| {
+        let endpoints: Vec<_> =
+            (0..count).map(|at| json!({ "address": format!("a{at}.example.com") })).collect();
+        let mut spec = database(json!({ "endpoints": endpoints }));
+        spec["resolution"] = json!(resolution);
+        let (_, problems) = read(&[entry("shop/db", spec)]);
+        problems
+    };
+    let expected = |fact: &str| vec![format!("ServiceEntry shop/db: {fact}")];
+    let idle = "this endpoint and later ones have no effect";
+    let none = format!("spec.endpoints[0]: resolution NONE uses 0 of 2 endpoints; {idle}");
+    assert_eq!(with("NONE", 2), expected(&none));
+    assert_eq!(with("", 2), expected(&none));
+    let second =
+        format!("spec.endpoints[1]: resolution DNS_ROUND_ROBIN uses 1 of 2 endpoints; {idle}");
+    assert_eq!(with("DNS_ROUND_ROBIN", 2), expected(&second));
+    assert_eq!(with("DNS_ROUND_ROBIN", 1), [""; 0]);
+    assert_eq!(with("DNS", 2), [""; 0]);
+    let dynamic = "spec.resolution: DYNAMIC_DNS does not resolve hosts again; it applies as NONE";
+    assert_eq!(with("DYNAMIC_DNS", 0), expected(dynamic));
+}
+
+#[test]
+fn entries_of_one_host_serve_all_port_numbers() {
+    let with = |name: &str, day: u8, address: &str, (port, number): (&str, u16), own: Value| {
+        let spec = database(json!({
+            "endpoints": [{ "address": address, "ports": own }],
+            "ports": [{ "name": port, "number": number, "protocol": "HTTP" }],
+        }));
+        at(entry(name, spec), &format!("2026-01-0{day}T00:00:00Z"))
+    };
+    let (contents, problems) = read(&[
+        with("shop/a", 1, "10.0.0.1", ("http", 80), json!({})),
+        with("shop/b", 2, "10.0.0.2", ("http", 8080), json!({ "http": 9 })),
+        with("shop/c", 3, "10.0.0.3", ("web", 80), json!({})),
+    ]);
+    assert_eq!(problems, [""; 0]);
+    let service = &record(&contents, "db.example.com").service;
+    let ports: Vec<_> = service.ports.iter().map(|port| (&*port.name, port.number)).collect();
+    assert_eq!(ports, [("http", 80), ("http-8080", 8080)]);
+    let all = endpoints(&contents, "db.example.com");
+    let all: Vec<_> =
+        all.iter().map(|one| format!("{} {}:{}", one.port_name, one.address, one.port)).collect();
+    assert_eq!(all, ["http 10.0.0.1:80", "http-8080 10.0.0.2:9", "http 10.0.0.3:80"]);
+}
+
+#[test]
+fn port_number_with_another_protocol_is_a_conflict_of_the_younger_entry_alone() {
+    let with = |name: &str, day: u8, address: &str, ports: Value| {
+        let spec = database(json!({ "endpoints": [{ "address": address }], "ports": ports }));
+        at(entry(name, spec), &format!("2026-01-0{day}T00:00:00Z"))
+    };
+    let port = |name: &str, number: u16, protocol: &str| json!({ "name": name, "number": number, "protocol": protocol });
+    let (contents, problems) = read(&[
+        with("shop/a", 1, "10.0.0.1", json!([port("http", 80, "HTTP")])),
+        with("shop/b", 2, "10.0.0.2", json!([port("http", 80, "TCP"), port("tcp", 81, "TCP")])),
+    ]);
+    let expected = "ServiceEntry shop/b: spec.ports[0].protocol: ServiceEntry shop/a has port 80 with protocol HTTP; for this host the entry applies without this port";
+    assert_eq!(problems, [expected]);
+    assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:80", "10.0.0.2:81"]);
+}
+
+#[test]
 fn endpoints_of_an_entry_have_a_bound_counted_for_each_host_and_port() {
     let fields = |hosts: usize| {
         let hosts: Vec<_> = (0..hosts).map(|at| format!("h{at}.example.com")).collect();
@@ -522,7 +627,7 @@ fn names_are_those_of_endpoints_else_of_selected_workloads_else_the_host() {
     let workload = object("WorkloadEntry", "shop/a", json!({ "address": "b.example.com" }));
     assert_eq!(names(selects(), &[workload]), ["b.example.com:5432"]);
     assert_eq!(names(selects(), &[]), Vec::<String>::new(), "selected, and none there");
-    let none = database(json!({ "resolution": "NONE", "endpoints": [{ "address": "a.b" }] }));
+    let none = database(json!({ "resolution": "NONE" }));
     assert_eq!(names(none, &[]), Vec::<String>::new());
 }
 
