@@ -170,7 +170,8 @@ impl ReadKind for Import {
             }
         }
         vips.sort();
-        let ports = spec.ports.iter().filter_map(|port| {
+        let ports = spec.ports.iter().filter(|port| *port.protocol != *"SCTP");
+        let ports = ports.filter_map(|port| {
             let number = u16::try_from(port.port).ok().filter(|number| *number > 0)?;
             let declared = port.app_protocol.given();
             Some(Port {

@@ -316,7 +316,8 @@ impl ReadKind for KubeService {
 
         let mut ports = Vec::with_capacity(spec.ports.len());
         let mut node_ports = Vec::new();
-        for port in spec.ports {
+        // SCTP has numbers of its own, and no proxy carries it.
+        for port in spec.ports.into_iter().filter(|port| *port.protocol != *"SCTP") {
             let port_number = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
             let Some(number) = port_number(port.port) else {
                 invalid = Some(format!("{} is no port", port.port).into());
@@ -333,9 +334,6 @@ impl ReadKind for KubeService {
                     }
                 },
             };
-            if let Some(node_port) = port_number(port.node_port) {
-                node_ports.push((number, node_port));
-            }
             let app_protocol = port.app_protocol.given();
             let protocol = Protocol::of_port(&port.protocol, app_protocol, &port.name, number);
             ports.push(Port { name: scope.text(&port.name), number, protocol, target });
@@ -345,6 +343,11 @@ impl ReadKind for KubeService {
             .filter(|_| *spec.kind == *"NodePort")
             // What can't be read selects all nodes, as `{}` does.
             .map(|json| serde_json::from_str(json).unwrap_or_default());
+            if let Some(node_port) = port_number(port.node_port)
+                && protocol != Protocol::Udp
+            {
+                node_ports.push((number, node_port));
+            }
         let ingress = status.load_balancer.ingress.iter();
         let ingress = ingress.filter_map(|one| one.ip.given().or(one.hostname.given()));
         let external_ips = spec.external_ips.iter().filter_map(BorrowedText::given);

@@ -218,6 +218,34 @@ fn services_keep_their_addresses_ports_and_kind() {
 }
 
 #[test]
+fn sctp_ports_are_ignored_and_leave_tcp_ports_alone() {
+    let found = converted(json!({"type": "NodePort", "clusterIP": "10.0.0.1", "ports": [
+        {"name": "sctp", "port": 80, "targetPort": 9999, "protocol": "SCTP", "nodePort": 30001},
+        {"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP", "nodePort": 30002},
+    ]}));
+    let ports: Vec<_> = found.ports.iter().map(|port| (&*port.name, port.number)).collect();
+    assert_eq!(ports, [("http", 80)]);
+    let headless = json!({"clusterIP": "None", "ports": [{"port": 80, "protocol": "SCTP"}]});
+    assert_eq!(converted(headless).ports, []);
+}
+
+#[test]
+fn node_port_of_a_datagram_port_does_not_replace_that_of_a_tcp_port() {
+    let mut index = index();
+    let gateway = json!({
+        "metadata": {"namespace": "shop", "name": "cart",
+            "annotations": {"traffic.istio.io/nodeSelector": "{}"}},
+        "spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "ports": [
+            {"name": "tls", "port": 443, "protocol": "TCP", "nodePort": 30001},
+            {"name": "quic", "port": 443, "protocol": "UDP", "nodePort": 30002},
+        ]},
+    });
+    apply(&mut index, Arrives::Service(gateway));
+    let found = record(&mut index).expect("a service").service;
+    assert_eq!(found.external_ports.get(&443), Some(&30001));
+}
+
+#[test]
 fn annotations_say_who_serves_and_who_may_see() {
     let mut index = index();
     apply(
