@@ -516,6 +516,13 @@ impl Decision<'_> {
                 };
                 if self.same_network() {
                     format!("same network as the proxy, {own} (by {by})")
+    /// Whether it is a pod of another cluster, found by its address.
+    fn is_elsewhere(&self) -> bool {
+        self.endpoint.workload.is_none()
+            && self.endpoint.service_account.is_some()
+            && self.shard.provider == Provider::Kubernetes
+    }
+
                 } else {
                     let network = quoted(self.network);
                     format!("in network {network} (by {by}), the proxy is in {own}")
@@ -533,6 +540,10 @@ impl Decision<'_> {
                 Err(_) if self.same_network() => "not needed".into(),
                 Err(_) => "the network has a gateway".into(),
             },
+                _ if self.is_elsewhere() => {
+                    let identity = endpoint.service_account.map_or("", |identity| identity);
+                    format!("pod of another cluster at this address: {identity}")
+                }
             WithholdingStep::Family => "the proxy speaks the address family".into(),
             WithholdingStep::Mtls if self.same_network() => match endpoint.tls_mode {
                 TlsMode::Istio => "takes mTLS".into(),
@@ -552,6 +563,7 @@ impl Decision<'_> {
             Some(own) => (Some(own), "the proxy's own cluster"),
             None => (claimants.first(), "which comes first"),
         };
+                    _ if self.is_elsewhere() => "the cluster that runs the pod".into(),
         let holder = holder.unwrap_or(&self.view.cluster);
         let of = &self.shard.cluster;
         format!(

@@ -88,7 +88,7 @@ numbers!(Mode { 0 => Normal, 1 => Drain, 2 => Pause });
 numbers!(TlsMode { 0 => Disabled, 1 => Istio, 2 => Changing });
 numbers!(Health { 0 => Healthy, 1 => Unhealthy, 2 => Draining, 3 => Terminating });
 numbers!(Distribution { 0 => Any, 1 => SameZone, 2 => SameNode });
-numbers!(PodState { 0 => Known, 1 => Missing, 2 => Unnamed });
+numbers!(PodState { 0 => Known, 1 => Missing, 2 => Unnamed, 3 => Mirrored });
 numbers!(Protocol {
     0 => Http,
     1 => Http2,

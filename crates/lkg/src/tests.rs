@@ -198,7 +198,12 @@ impl Dice {
                 let namespace = dice.text();
                 Arc::new(WorkloadKey::new(&*namespace, dice.text()))
             }),
-            pod: self.of(&[PodState::Known, PodState::Missing, PodState::Unnamed]),
+            pod: self.of(&[
+                PodState::Known,
+                PodState::Missing,
+                PodState::Unnamed,
+                PodState::Mirrored,
+            ]),
             node: self.maybe(Self::text),
             telemetry: self.maybe(Self::text),
             labels: self.maybe(|dice| Arc::new(dice.labels())),

@@ -53,6 +53,8 @@ pub enum PodState {
     Missing,
     /// No pod is named, or pods may not be read: sent without an identity.
     Unnamed,
+    /// The source copied it from another cluster, whose pod it is. Sent without an identity if no cluster has that pod.
+    Mirrored,
 }
 
 /// Whether an endpoint may take traffic.

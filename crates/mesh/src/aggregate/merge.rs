@@ -432,15 +432,21 @@ impl ShardEndpoints {
     /// Finds the networks of a shard's endpoints: once for all that carry one label, unless their
     /// addresses decide.
     fn new(
-        key: &ShardKey,
-        record: &ServiceRecord,
-        system_label: Option<&NetworkId>,
+        MergedRecord { key, record, system_label, elsewhere }: &MergedRecord<'_>,
         place: &dyn AssignNetwork,
     ) -> Self {
         // What an operator writes into an entry is no claim of a cluster.
         let claims = key.is_claimed().then_some(place);
         Self::placed(key, record, claims, |label, address| {
-            place.network_of(&key.cluster, system_label, label, address)
+            let network = elsewhere.and_then(|networks| networks.get(&address));
+            let assigned = || place.network_of(&key.cluster, *system_label, label, address);
+            match (network, elsewhere) {
+                (Some(network), _) => {
+                    AssignedEndpoints { network: network.clone(), at_any_address: false }
+                }
+                (None, Some(_)) => AssignedEndpoints { at_any_address: false, ..assigned() },
+                (None, None) => assigned(),
+            }
         })
     }
 
@@ -609,18 +615,28 @@ fn is_same_number(a: &Port, b: &Port) -> bool {
     a.number == b.number && is_udp(a) == is_udp(b)
 }
 
+/// What one shard gives a service, as it is merged.
+pub(super) struct MergedRecord<'a> {
+    pub(super) key: &'a ShardKey,
+    pub(super) record: &'a ServiceRecord,
+    /// The network that its cluster's system namespace names.
+    pub(super) system_label: Option<&'a NetworkId>,
+    /// The networks of endpoints that are pods of other clusters, by address.
+    pub(super) elsewhere: Option<&'a BTreeMap<IpAddr, NetworkId>>,
+}
+
 pub(super) fn merge<'a>(
     host: &Hostname,
-    records: impl Iterator<Item = (&'a ShardKey, &'a ServiceRecord, Option<&'a NetworkId>)>,
+    records: impl Iterator<Item = MergedRecord<'a>>,
     place: &dyn AssignNetwork,
 ) -> Option<MergedService> {
     let mut merged: Option<MergedService> = None;
     let mut ports = PortUnion::default();
     let mut records: Vec<_> = records
-        .map(|(key, record, label)| {
+        .map(|record| {
+            let MergedRecord { key, record: ServiceRecord { service, .. }, .. } = record;
             // What an operator writes into an entry is nobody's claim.
-            let refused = key.is_claimed() && !place.may_export(&key.cluster, &record.service);
-            (refused, key, record, label)
+            (key.is_claimed() && !place.may_export(&key.cluster, service), record)
         })
         .collect();
     if records.iter().any(|(refused, ..)| *refused) {
@@ -630,7 +646,8 @@ pub(super) fn merge<'a>(
     let mut by_cluster = Vec::new();
     let mut accounts = BTreeSet::new();
     let mut overruled = Vec::new();
-    for (refused, key, record, system_label) in records {
+    for (refused, merged_record) in records {
+        let MergedRecord { key, record, .. } = merged_record;
         let service = &record.service;
         debug_assert!(host.as_str().starts_with(service.hostname.as_str()));
         let strange = merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
@@ -681,7 +698,7 @@ pub(super) fn merge<'a>(
         let shard = if service.mesh_external && !key.is_joined() {
             ShardEndpoints::outside(key, record)
         } else {
-            ShardEndpoints::new(key, record, system_label, place)
+            ShardEndpoints::new(&merged_record, place)
         };
         merged.shards.push(shard);
     }

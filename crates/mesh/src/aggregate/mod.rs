@@ -5,6 +5,7 @@
 //! config cluster first, then by provider, age and ID of the cluster, whatever was heard first.
 
 mod claims;
+mod elsewhere;
 mod merge;
 mod shards;
 

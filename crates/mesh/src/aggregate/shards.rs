@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::merge::{AssignNetwork, MergedService, merge};
+use imbl::ordset::DiffItem;
+
+use super::elsewhere::{NamelessEndpoints, OtherCluster, ResolvedEndpoints, resolve};
+use super::merge::{AssignNetwork, MergedRecord, MergedService, merge};
 use strait_model::registry::{
     Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
 use strait_model::{
-    ClusterFacts, ClusterId, Hostname, KnownClusters, NetworkId, Seniority, Service, WorkloadKey,
-    Workloads, repack,
+    ClusterFacts, ClusterId, Endpoints, Hostname, KnownClusters, NetworkId, Seniority, Service,
+    WorkloadKey, Workloads, repack,
 };
 
 /// All shards.
@@ -19,6 +22,8 @@ pub struct Aggregate {
     shards: BTreeMap<ShardKey, ShardContents>,
     config_cluster: Option<ClusterId>,
     known: Arc<KnownClusters>,
+    /// What may be pods of other clusters.
+    nameless: NamelessEndpoints,
 }
 
 #[derive(Debug, Clone)]
@@ -86,7 +91,7 @@ fn join<T: Ord>(all: &mut BTreeSet<T>, mut more: BTreeSet<T>) {
 impl Aggregate {
     /// An empty aggregate. The shard of `config_cluster`, where there is one, is merged first.
     pub fn new(config_cluster: Option<ClusterId>) -> Self {
-        Self { shards: BTreeMap::new(), config_cluster, known: Arc::default() }
+        Self { config_cluster, ..Self::default() }
     }
 
     /// Takes over how old the clusters are: shards are merged in that order from here on.
@@ -118,6 +123,11 @@ impl Aggregate {
         match change {
             ShardChange::Removed => {
                 if let Some(shard) = self.shards.remove(&key) {
+                    if key.provider == Provider::Kubernetes {
+                        for (host, record) in &shard.services {
+                            self.nameless.replace(host, Some(&record.endpoints), None);
+                        }
+                    }
                     if !key.is_joined() {
                         touched.placements.insert(key.cluster.clone());
                     }
@@ -125,6 +135,8 @@ impl Aggregate {
                     touched.entries |= !shard.facts.entries.is_empty();
                     touched.hosts = shard.services.keys().cloned().collect();
                     touched.objects.clone_from(&touched.hosts);
+                    let at = self.nameless.hosts_of(&shard.workloads);
+                    touched.hosts.extend(at);
                 }
             }
             ShardChange::Reset(mut contents) => {
@@ -153,8 +165,9 @@ impl Aggregate {
                 contents.workloads.get_or_insert_default();
                 contents.network_label.get_or_insert(None);
                 contents.facts.get_or_insert_default();
-                shard.apply(&key.cluster, contents, &mut touched);
+                shard.apply(&key, contents, &mut self.nameless, &mut touched);
                 if let Some(workloads) = first {
+                    touched.hosts.extend(self.nameless.hosts_of(&workloads));
                     shard.workloads = workloads;
                 }
                 repack(&mut shard.services);
@@ -163,7 +176,7 @@ impl Aggregate {
                 if let Some(shard) = self.shards.get_mut(&key)
                     && shard.epoch == epoch
                 {
-                    shard.apply(&key.cluster, contents, &mut touched);
+                    shard.apply(&key, contents, &mut self.nameless, &mut touched);
                 }
             }
         }
@@ -178,12 +191,66 @@ impl Aggregate {
             .filter_map(|(key, shard)| Some((key, shard, shard.services.get(host)?)))
             .collect();
         in_order(&mut records, |(key, shard, _)| (key, shard.seniority));
-        let records = records.into_iter();
-        merge(
-            host,
-            records.map(|(key, shard, record)| (key, record, self.system_label(key, shard))),
-            place,
-        )
+        let resolved: Vec<_> = records
+            .iter()
+            .map(|(key, shard, record)| {
+                let ResolvedEndpoints { endpoints, networks } =
+                    self.resolve(host, (key, shard, record), place)?;
+                let record = ServiceRecord { service: Arc::clone(&record.service), endpoints };
+                Some((record, networks))
+            })
+            .collect();
+        let records = records.into_iter().zip(&resolved).map(|((key, shard, record), resolved)| {
+            let system_label = self.system_label(key, shard);
+            match resolved {
+                Some((record, networks)) => {
+                    MergedRecord { key, record, system_label, elsewhere: Some(networks) }
+                }
+                None => MergedRecord { key, record, system_label, elsewhere: None },
+            }
+        });
+        merge(host, records, place)
+    }
+
+    /// Looks up the endpoints of a cluster that name no pod in other clusters.
+    fn resolve(
+        &self,
+        host: &Hostname,
+        (key, shard, record): (&ShardKey, &ShardContents, &ServiceRecord),
+        place: &dyn AssignNetwork,
+    ) -> Option<ResolvedEndpoints> {
+        let is_named = |endpoints: &Endpoints| {
+            endpoints.kinds().iter().all(|kind| kind.workload_namespace().is_some())
+        };
+        if key.provider != Provider::Kubernetes || is_named(&record.endpoints) {
+            return None;
+        }
+        let others = self.shards.iter().filter(|(other, _)| {
+            other.provider == Provider::Kubernetes && other.cluster != key.cluster
+        });
+        let others: Vec<_> = others
+            .map(|(other, shard)| OtherCluster {
+                id: &other.cluster,
+                workloads: &shard.workloads,
+                facts: &shard.facts,
+                endpoints: shard.services.get(host).map(|record| &record.endpoints),
+            })
+            .collect();
+        let label_of = |cluster: &ClusterId| {
+            self.shards.get(&ShardKey::kubernetes(cluster.clone()))?.network_label.as_ref()
+        };
+        resolve(&record.endpoints, &record.service.namespace, &others, |pod, address| {
+            let (cluster, system_label, label) = match pod {
+                Some((cluster, pod)) => (cluster, label_of(cluster), pod.network_label.as_ref()),
+                None => (&key.cluster, shard.network_label.as_ref(), None),
+            };
+            place.network_of(cluster, system_label, label, address).network
+        })
+    }
+
+    /// The services with endpoints that may be pods of other clusters.
+    pub fn nameless_hosts(&self) -> impl Iterator<Item = &Hostname> {
+        self.nameless.hosts()
     }
 
     /// What the system namespace of a shard's cluster names as its network; of what belongs to no cluster
@@ -346,10 +413,18 @@ impl ShardContents {
 
     fn apply(
         &mut self,
-        cluster: &ClusterId,
+        key: &ShardKey,
         mut contents: Contents,
+        nameless: &mut NamelessEndpoints,
         touched: &mut AggregateChanges,
     ) {
+        let cluster = &key.cluster;
+        if key.provider == Provider::Kubernetes {
+            for (host, record) in &contents.services {
+                let old = self.services.get(host).map(|record| &record.endpoints);
+                nameless.replace(host, old, record.as_ref().map(|record| &record.endpoints));
+            }
+        }
         if self.services.is_empty() {
             // In order and all of them news: whole trees are made, not one entry after the other.
             let said = std::mem::take(&mut contents.services).into_iter();
@@ -382,7 +457,17 @@ impl ShardContents {
             touched.hosts.insert(host);
         }
         if let Some(workloads) = contents.workloads {
-            let differ = self.workloads.differences(&workloads).into_iter();
+            let differ = self.workloads.differences(&workloads);
+            if !nameless.is_empty() {
+                for WorkloadKey { namespace, name } in &differ {
+                    let versions = [&self.workloads, &workloads];
+                    let versions = versions.map(|pods| pods.get(namespace.as_str(), name));
+                    let hosts =
+                        versions.into_iter().flatten().flat_map(|pod| nameless.hosts_at(pod));
+                    touched.hosts.extend(hosts.cloned());
+                }
+            }
+            let differ = differ.into_iter();
             touched.workloads.extend(differ.map(|pod| (cluster.clone(), pod)));
             self.workloads = workloads;
         }
@@ -396,6 +481,14 @@ impl ShardContents {
                 let pods = self.workloads.iter();
                 let pods = pods.filter(|(_, pod)| pod.node.as_ref().is_some_and(|at| moved(at)));
                 touched.workloads.extend(pods.map(|(pod, _)| (cluster.clone(), pod.to_key())));
+            }
+            if !nameless.is_empty() {
+                let changed = self.facts.unready.diff(&facts.unready).map(|item| match item {
+                    DiffItem::Add(pod) | DiffItem::Remove(pod) => pod,
+                });
+                let changed =
+                    changed.filter_map(|pod| self.workloads.get(pod.namespace.as_str(), &pod.name));
+                touched.hosts.extend(changed.flat_map(|pod| nameless.hosts_at(pod)).cloned());
             }
             touched.gateways |= self.facts.gateways != facts.gateways;
             let but_traffic = ClusterFacts { traffic: self.facts.traffic.clone(), ..facts.clone() };

@@ -10,8 +10,8 @@ use super::*;
 use strait_model::registry::ShardChange;
 use strait_model::testing::{endpoint, host, member, removed, service, shard, workload};
 use strait_model::{
-    ClusterFacts, ClusterId, Endpoint, KnownCluster, KnownClusters, Locality, NetworkId, Service,
-    Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, Endpoint, KnownCluster, KnownClusters, Locality, NetworkId, PodState,
+    Profile, Service, TlsMode, Workload, WorkloadKey, Workloads,
 };
 
 /// Places by the label of the system namespace alone.
@@ -326,4 +326,108 @@ fn claims_to_addresses_are_those_of_all_that_is_there_whatever_changed_before() 
     claims.settle(Clone::clone);
     assert!(claims.shared().is_empty());
     assert_eq!(claims.counted(), 0);
+}
+
+/// An endpoint that names no pod.
+fn nameless(address: &str, pod: PodState) -> Endpoint {
+    Endpoint {
+        workload: None,
+        service_account: None,
+        tls_mode: TlsMode::Disabled,
+        pod,
+        ..endpoint(address)
+    }
+}
+
+/// A pod that takes mTLS as `sa`.
+fn identified(name: &str, address: &str, sa: &str) -> (WorkloadKey, Workload) {
+    let (key, pod) = workload(name, address, &[("app", "web")]);
+    let profile = Profile {
+        identity: format!("spiffe://cluster.local/ns/ns/sa/{sa}").into(),
+        tls_mode: TlsMode::Istio,
+        ..Profile::clone(&pod.profile)
+    };
+    (key, Workload { profile: Arc::new(profile), ..pod })
+}
+
+/// What endpoints say that depends on their pods.
+fn facts_of(service: &MergedService) -> Vec<String> {
+    let all = service.endpoints().map(|(key, one, network)| {
+        let account = one.service_account.and_then(|id| id.rsplit('/').next()).unwrap_or("-");
+        let (cluster, health) = (&key.cluster, one.health.as_str());
+        format!("{cluster} {} {network} {account} {health} {:?}", one.address, one.pod)
+    });
+    all.collect()
+}
+
+#[test]
+fn endpoint_at_the_address_of_another_clusters_pod_takes_its_facts() {
+    let mut aggregate = Aggregate::new(None);
+    let east = || {
+        shard("east", 1).network("n").with(
+            service("web.ns"),
+            vec![nameless("10.2.0.1", PodState::Unnamed), nameless("10.9.9.9", PodState::Unnamed)],
+        )
+    };
+    aggregate.apply(east().built());
+    let facts = |aggregate: &Aggregate| facts_of(&merged(aggregate, "web.ns").expect("merged"));
+    let alone = ["east 10.2.0.1 n - healthy Unnamed", "east 10.9.9.9 n - healthy Unnamed"];
+    assert_eq!(facts(&aggregate), alone);
+
+    let west = |sa: &str| shard("west", 1).network("n").pod(identified("a-1.ns", "10.2.0.1", sa));
+    let touched = aggregate.apply(west("app").built());
+    assert_eq!(touched.hosts, [host("web.ns")].into(), "a pod came");
+    assert_eq!(facts(&aggregate)[0], "east 10.2.0.1 n app healthy Unnamed");
+    let web = merged(&aggregate, "web.ns").expect("merged");
+    let found = web.shards[0].endpoints.first().expect("an endpoint");
+    assert_eq!((found.tls_mode, found.labels.map(|all| all.len())), (TlsMode::Istio, Some(1)));
+    assert_eq!(facts(&aggregate)[1], alone[1]);
+
+    let touched = aggregate.apply(west("other").update().built());
+    assert_eq!(touched.hosts, [host("web.ns")].into(), "a pod changed");
+    assert_eq!(facts(&aggregate)[0], "east 10.2.0.1 n other healthy Unnamed");
+    let mut unready = shard("west", 1).update().built();
+    if let ShardChange::Update(contents) = &mut unready.change {
+        let unready = [WorkloadKey::new("ns", "a-1")].into_iter().collect();
+        contents.facts = Some(ClusterFacts { unready, ..ClusterFacts::default() });
+    }
+    let touched = aggregate.apply(unready);
+    assert_eq!(touched.hosts, [host("web.ns")].into(), "its readiness changed");
+    assert_eq!(facts(&aggregate)[0], "east 10.2.0.1 n other unhealthy Unnamed");
+
+    let touched = aggregate.apply(removed("west", 1));
+    assert!(touched.hosts.contains(&host("web.ns")), "its cluster went");
+    assert_eq!(facts(&aggregate), alone);
+    aggregate.apply(west("app").network("elsewhere").built());
+    assert_eq!(facts(&aggregate), alone, "a pod of another network has another address");
+    aggregate
+        .apply(shard("west", 1).network("n").pod(identified("a-1.b", "10.2.0.1", "x")).built());
+    assert_eq!(facts(&aggregate), alone, "a pod of another namespace is not meant");
+}
+
+#[test]
+fn mirrored_endpoint_is_in_the_network_of_its_pod() {
+    let mut aggregate = Aggregate::new(None);
+    let mirror = vec![nameless("10.2.0.1", PodState::Mirrored)];
+    aggregate.apply(shard("east", 1).network("n1").with(service("web.ns"), mirror).built());
+    let facts = |aggregate: &Aggregate| facts_of(&merged(aggregate, "web.ns").expect("merged"));
+    assert_eq!(facts(&aggregate), ["east 10.2.0.1 n1 - healthy Mirrored"], "of no member");
+    let pod = || identified("a-1.ns", "10.2.0.1", "app");
+    aggregate.apply(shard("west", 1).network("n2").pod(pod()).built());
+    assert_eq!(facts(&aggregate), ["east 10.2.0.1 n2 app healthy Mirrored"]);
+    aggregate.apply(shard("north", 1).network("n3").pod(pod()).built());
+    assert_eq!(facts(&aggregate), ["east 10.2.0.1 n1 - healthy Missing"], "which is unknown");
+}
+
+#[test]
+fn endpoint_that_its_own_cluster_reports_is_not_taken_from_a_mirror() {
+    let mut aggregate = Aggregate::new(None);
+    let mirror = vec![nameless("10.2.0.1", PodState::Mirrored), endpoint("10.1.0.1")];
+    aggregate.apply(shard("east", 1).network("n1").with(service("web.ns"), mirror).built());
+    let unready = Endpoint { health: strait_model::Health::Unhealthy, ..endpoint("10.2.0.1") };
+    let west = shard("west", 1).network("n2").with(service("web.ns"), vec![unready]);
+    aggregate.apply(west.pod(identified("pod-10.ns", "10.2.0.1", "app")).built());
+    let web = merged(&aggregate, "web.ns").expect("merged");
+    let expected = ["east 10.1.0.1 n1 app healthy Known", "west 10.2.0.1 n2 app unhealthy Known"];
+    assert_eq!(facts_of(&web), expected);
 }

@@ -9,7 +9,7 @@ use imbl::OrdMap;
 use super::context::{Private, PushContext};
 use super::interest::Dep;
 use crate::aggregate::MergedService;
-use strait_model::registry::ShardKey;
+use strait_model::registry::{Provider, ShardKey};
 use strait_model::{
     ClusterId, EndpointRef, Hostname, Labels, Namespace, Near, TlsMode, WorkloadKey, Workloads,
 };
@@ -71,9 +71,13 @@ impl AccessState {
         let everywhere = spaces.contains(self.policies.root());
         let is_stale = |service: &MergedService| {
             let kinds = service.shards.iter().flat_map(|shard| shard.endpoints.kinds());
-            let mut spaces_of_kinds = kinds.filter_map(|kind| kind.workload_namespace());
+            let own = &service.primary.namespace;
+            let mut spaces_of_kinds = kinds.filter_map(|kind| match kind.workload_namespace() {
+                None if kind.tls_mode == TlsMode::Disabled => None,
+                namespace => Some(namespace.unwrap_or(own)),
+            });
             spaces_of_kinds.any(|one| everywhere || spaces.contains(one))
-                && !service.has_tls_modes(|shard, one| self.tls_mode(shard, one, workloads))
+                && !service.has_tls_modes(|shard, one| self.tls_mode(own, shard, one, workloads))
         };
         let public = services.iter().filter(|(_, service)| is_stale(service));
         hosts.extend(public.map(|(host, _)| host.clone()));
@@ -92,26 +96,36 @@ impl AccessState {
         if !self.policies.speaks_plainly_anywhere() {
             return;
         }
-        service.set_tls_modes(|shard, endpoint| self.tls_mode(shard, endpoint, workloads));
+        let namespace = service.primary.namespace.clone();
+        service
+            .set_tls_modes(|shard, endpoint| self.tls_mode(&namespace, shard, endpoint, workloads));
     }
 
     /// What policies make of the TLS mode of an endpoint, as its source reports it: one that takes mTLS for all that is known
     /// there may be sent none.
     fn tls_mode(
         &self,
+        namespace: &Namespace,
         shard: &ShardKey,
         endpoint: EndpointRef<'_>,
         workloads: &OrdMap<ClusterId, Workloads>,
     ) -> TlsMode {
         let reported = endpoint.tls_mode;
-        let Some(workload) = endpoint.workload.filter(|_| reported == TlsMode::Istio) else {
-            return reported;
-        };
-        let pods = workloads.get(&shard.cluster);
-        let pod = pods.and_then(|pods| pods.find_next(&mut Near::default(), workload));
         let unlabelled = Labels::new();
-        let labels = pod.map_or(&unlabelled, |pod| &*pod.labels);
-        let subject = AccessSubject { namespace: workload.namespace, labels, is_known: true };
+        let (namespace, labels) = match endpoint.workload {
+            _ if reported != TlsMode::Istio => return reported,
+            Some(workload) => {
+                let pods = workloads.get(&shard.cluster);
+                let pod = pods.and_then(|pods| pods.find_next(&mut Near::default(), workload));
+                (workload.namespace, pod.map_or(&unlabelled, |pod| &*pod.labels))
+            }
+            // A pod of another cluster, in the service's namespace.
+            None if shard.provider == Provider::Kubernetes => {
+                (namespace, endpoint.labels.map_or(&unlabelled, |labels| &**labels))
+            }
+            None => return reported,
+        };
+        let subject = AccessSubject { namespace, labels, is_known: true };
         if !self.policies.are_spoken_to_plainly(subject, endpoint.port) {
             TlsMode::Istio
         } else if self.policies.take_mtls(subject, endpoint.port) {
@@ -134,7 +148,8 @@ impl PushContext {
         let mut next = Self { access: state.policies(), ..self.clone() };
         let spoken = |service: &MergedService| {
             let mut service = service.clone();
-            service.set_tls_modes(|shard, one| state.tls_mode(shard, one, &self.workloads));
+            let own = service.primary.namespace.clone();
+            service.set_tls_modes(|shard, one| state.tls_mode(&own, shard, one, &self.workloads));
             Arc::new(service)
         };
         for host in hosts {

@@ -538,6 +538,10 @@ impl MeshState {
         for cluster in placements {
             hosts.extend(self.aggregate.hosts_of(cluster));
         }
+        if !placements.is_empty() {
+            // Their pods may be in another network.
+            hosts.extend(self.aggregate.nameless_hosts().cloned());
+        }
         hosts
     }
 

@@ -13,6 +13,15 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Made from other clusters' services by a multi-cluster services controller: those clusters are
 /// read themselves.
 const IMPORTED_LABEL: &str = "multicluster.kubernetes.io/service-name";
+/// Names the cluster whose pods the slice mirrors (KEP-1645).
+const SOURCE_CLUSTER_LABEL: &str = "multicluster.kubernetes.io/source-cluster";
+const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
+/// Controllers that copy slices from other clusters: of Cilium, Karmada and Liqo.
+const MIRRORING_CONTROLLERS: [&str; 3] = [
+    "endpointslice-mesh-controller.cilium.io",
+    "endpointslice-dispatch-controller.karmada.io",
+    "endpointslice.reflection.liqo.io",
+];
 
 impl Conditions {
     /// Whether the endpoint may take traffic. Unknown means ready, serving, and not terminating
@@ -38,6 +47,8 @@ pub(super) struct Slice {
     pub(super) service: NamespacedName,
     /// Name and target port of each port.
     pub(super) ports: SlicePorts,
+    /// Whether it mirrors pods of another cluster: then neither pods nor nodes that it names are of this one.
+    pub(super) is_mirror: bool,
     rows: Box<[SliceRow]>,
     /// The sets of the pods that members name.
     sets: Arc<[Set]>,
@@ -124,6 +135,11 @@ impl Slice {
         self.sets().any(of_set) && self.members().any(|member| member.pod == Some(pod))
     }
 
+    /// Whether a member is in this zone.
+    pub(super) fn names_zone(&self, name: &str) -> bool {
+        self.zones.iter().any(|zone| *zone.zone == *name)
+    }
+
     /// Whether a member is on this node.
     pub(super) fn names_node(&self, name: &str) -> bool {
         self.nodes.iter().any(|node| ***node == *name)
@@ -148,6 +164,11 @@ impl ReadKind for Slice {
         let key = scope.key(metadata.identity());
         let owner = metadata.labels.get(SERVICE_LABEL).filter(|owner| !owner.is_empty());
         let imported = metadata.labels.get(IMPORTED_LABEL).is_some();
+        let source = metadata.labels.get(SOURCE_CLUSTER_LABEL);
+        let manager = metadata.labels.get(MANAGED_BY_LABEL);
+        let is_mirror = source.is_some_and(|source| !source.is_empty())
+            || manager
+                .is_some_and(|manager| MIRRORING_CONTROLLERS.iter().any(|one| *manager == **one));
         let Some(owner) = owner.filter(|_| !imported && *address_type != *"FQDN") else {
             return IndexedObject { key, value: None, invalid: None };
         };
@@ -179,6 +200,7 @@ impl ReadKind for Slice {
         let value = Self {
             service,
             ports,
+            is_mirror,
             rows: rows.into(),
             sets: scope.sets(sets),
             tails: tails.into(),

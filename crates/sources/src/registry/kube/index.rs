@@ -12,6 +12,7 @@ mod shared;
 mod state;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
@@ -44,6 +45,14 @@ struct ListedEndpoint<'a> {
     port_name: &'a Arc<str>,
     port: u16,
 }
+    is_mirror: bool,
+}
+
+impl ListedEndpoint<'_> {
+    /// The key of an endpoint among those of its service: two pods of one node's network share its address.
+    fn place(&self) -> (IpAddr, &str, u16) {
+        (self.member.address, self.port_name, self.port)
+    }
 
 /// Where nothing is known of a place.
 static NOWHERE: LazyLock<Arc<Locality>> = LazyLock::new(Arc::default);
@@ -233,14 +242,14 @@ impl KubeIndex {
                     port: *port,
                 }));
             }
+                    is_mirror: slice.is_mirror,
         }
         // Of equals the one from the first slice by name stays before the others.
         listed.sort_by(|a, b| {
-            let addresses = a.member.address.cmp(&b.member.address);
-            addresses
-                .then_with(|| (a.port_name, a.health, a.port).cmp(&(b.port_name, b.health, b.port)))
+            let rest = |one: &ListedEndpoint<'_>| (one.is_mirror, one.health);
+            a.place().cmp(&b.place()).then_with(|| rest(a).cmp(&rest(b)))
         });
-        listed.dedup_by(|a, b| a.member.address == b.member.address && a.port_name == b.port_name);
+        listed.dedup_by(|a, b| a.place() == b.place());
 
         let namespace = self.namespaces.get(&key.namespace);
         let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
@@ -270,16 +279,18 @@ impl KubeIndex {
         listed: &ListedEndpoint<'a>,
         near: &mut Near,
     ) -> EndpointRef<'a> {
-        let ListedEndpoint { member, health, port_name, port } = *listed;
+        let ListedEndpoint { member, health, port_name, port, is_mirror } = *listed;
         let node_counts = service.node_local || service.prefers == Distribution::SameNode;
-        let name = member.pod.or_else(|| self.pod_at(&service.namespace, member.address));
+        let at_address = || self.pod_at(&service.namespace, member.address);
+        let name = if is_mirror { None } else { member.pod.or_else(at_address) };
         let pod = name.and_then(|name| self.pods.find_next(near, name));
         let state = match (pod, member.pod) {
             (Some(_), _) => PodState::Known,
             (None, Some(_)) if self.pods_listed => PodState::Missing,
             (None, _) => PodState::Unnamed,
         };
-        let node = member.node.or_else(|| pod.and_then(|pod| pod.node.as_ref()));
+        let named = member.node.filter(|_| !is_mirror);
+        let node = named.or_else(|| pod.and_then(|pod| pod.node.as_ref()));
         EndpointRef {
             address: member.address,
             port,
@@ -292,6 +303,7 @@ impl KubeIndex {
             service_account: pod.map(|pod| &pod.identity),
             workload: name,
             pod: state,
+            _ if is_mirror => PodState::Mirrored,
             // For others it decides nothing, and would take more than all the rest.
             node: node.filter(|_| node_counts).map(|node| &**node),
             telemetry: pod.and_then(|pod| pod.telemetry.as_ref()),

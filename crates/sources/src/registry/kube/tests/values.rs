@@ -246,6 +246,52 @@ fn node_port_of_a_datagram_port_does_not_replace_that_of_a_tcp_port() {
 }
 
 #[test]
+fn endpoints_are_distinguished_by_address_and_port() {
+    let mut index = index();
+    let at = |name: &str, number: u16, ready: bool| {
+        Arrives::Slice(json!({
+            "metadata": {"namespace": "shop", "name": name,
+                "labels": {"kubernetes.io/service-name": "cart"}},
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": number, "protocol": "TCP"}],
+            "endpoints": [{"addresses": ["192.168.0.1"], "conditions": {"ready": ready}}],
+        }))
+    };
+    for change in [cart(), at("a", 8080, false), at("b", 8081, true), at("c", 8080, true)] {
+        apply(&mut index, change);
+    }
+    let found: Vec<_> = endpoints(&mut index).iter().map(|one| (one.port, one.health)).collect();
+    assert_eq!(found, [(8080, Health::Healthy), (8081, Health::Healthy)]);
+}
+
+#[test]
+fn mirrored_slice_names_no_pod_of_its_cluster() {
+    let labels = [
+        ("multicluster.kubernetes.io/source-cluster", "west"),
+        ("endpointslice.kubernetes.io/managed-by", "endpointslice-mesh-controller.cilium.io"),
+        ("endpointslice.kubernetes.io/managed-by", "endpointslice-dispatch-controller.karmada.io"),
+        ("endpointslice.kubernetes.io/managed-by", "endpointslice.reflection.liqo.io"),
+    ];
+    for (label, value) in labels {
+        let mut index = index();
+        let mirror = json!({
+            "metadata": {"namespace": "shop", "name": "mirror",
+                "labels": {"kubernetes.io/service-name": "cart", label: value}},
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": 8080}],
+            "endpoints": [endpoint("10.2.0.1", "cart-1"), endpoint("10.1.0.1", "cart-1")],
+        });
+        let own = slice("own", json!([endpoint("10.1.0.1", "cart-1")]));
+        for change in [cart(), pod("cart-1", "10.1.0.1"), Arrives::Slice(mirror), own] {
+            apply(&mut index, change);
+        }
+        let found = endpoints(&mut index);
+        let found: Vec<_> = found.iter().map(|one| (one.pod, one.workload.is_some())).collect();
+        assert_eq!(found, [(PodState::Known, true), (PodState::Mirrored, false)], "{label}");
+    }
+}
+
+#[test]
 fn annotations_say_who_serves_and_who_may_see() {
     let mut index = index();
     apply(

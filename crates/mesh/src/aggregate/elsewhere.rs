@@ -1,0 +1,185 @@
+//! Endpoints that name no pod of their cluster, at addresses of pods of other clusters.
+//!
+//! Multi-cluster controllers copy EndpointSlices from cluster to cluster, and people write such slices by hand. The
+//! cluster that runs a pod decides its identity, readiness and network. So an endpoint at the address of another
+//! cluster's pod takes these from that cluster, and is left out if that cluster has the endpoint itself. Only pods of the
+//! service's namespace count, as within one cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use strait_model::{
+    ClusterFacts, ClusterId, Endpoint, EndpointRef, Endpoints, Health, Hostname, Namespace,
+    NetworkId, PodState, Workload, WorkloadRef, Workloads,
+};
+
+/// The services with endpoints that name no pod, by address, each with the number of these endpoints.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NamelessEndpoints(BTreeMap<IpAddr, BTreeMap<Hostname, usize>>);
+
+impl NamelessEndpoints {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Replaces what one cluster has for a service.
+    pub(super) fn replace(
+        &mut self,
+        host: &Hostname,
+        old: Option<&Endpoints>,
+        new: Option<&Endpoints>,
+    ) {
+        if old == new {
+            return;
+        }
+        for endpoint in new.into_iter().flat_map(nameless) {
+            let hosts = self.0.entry(endpoint.address).or_default();
+            *hosts.entry(host.clone()).or_default() += 1;
+        }
+        for endpoint in old.into_iter().flat_map(nameless) {
+            let Some(hosts) = self.0.get_mut(&endpoint.address) else { continue };
+            let Some(count) = hosts.get_mut(host) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                hosts.remove(host);
+            }
+            if hosts.is_empty() {
+                self.0.remove(&endpoint.address);
+            }
+        }
+    }
+
+    /// The services with such endpoints at the addresses of a pod.
+    pub(super) fn hosts_at<'a>(&'a self, pod: &'a Workload) -> impl Iterator<Item = &'a Hostname> {
+        let at = pod.addresses.iter().filter_map(|address| self.0.get(&address));
+        at.flat_map(BTreeMap::keys)
+    }
+
+    /// The services with such endpoints at the addresses of any of these pods.
+    pub(super) fn hosts_of(&self, pods: &Workloads) -> BTreeSet<Hostname> {
+        if self.is_empty() {
+            return BTreeSet::new();
+        }
+        pods.iter().flat_map(|(_, pod)| self.hosts_at(pod)).cloned().collect()
+    }
+
+    /// All services with such endpoints.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &Hostname> {
+        self.0.values().flat_map(BTreeMap::keys)
+    }
+}
+
+/// The endpoints that name no pod, mostly none.
+fn nameless(endpoints: &Endpoints) -> impl Iterator<Item = EndpointRef<'_>> {
+    let has_any = endpoints.kinds().iter().any(|kind| kind.workload_namespace().is_none());
+    let all = has_any.then(|| endpoints.iter());
+    all.into_iter().flatten().filter(|endpoint| endpoint.workload.is_none())
+}
+
+/// Another cluster, as endpoints of a service are looked up in it.
+pub(super) struct OtherCluster<'a> {
+    pub(super) id: &'a ClusterId,
+    pub(super) workloads: &'a Workloads,
+    pub(super) facts: &'a ClusterFacts,
+    /// Its own endpoints of the service.
+    pub(super) endpoints: Option<&'a Endpoints>,
+}
+
+/// The endpoints of a cluster, and the networks of those that take them from pods of other clusters.
+pub(super) struct ResolvedEndpoints {
+    pub(super) endpoints: Endpoints,
+    pub(super) networks: BTreeMap<IpAddr, NetworkId>,
+}
+
+/// A pod at an address.
+struct PodAt<'a> {
+    cluster: &'a OtherCluster<'a>,
+    name: WorkloadRef<'a>,
+    pod: &'a Workload,
+    network: NetworkId,
+}
+
+/// Looks up the endpoints that name no pod in other clusters. `network_of` returns the network of a pod at an address, and
+/// without a pod the network of the endpoint itself. Returns `None` if nothing differs.
+pub(super) fn resolve<'a>(
+    endpoints: &Endpoints,
+    namespace: &Namespace,
+    others: &'a [OtherCluster<'a>],
+    network_of: impl Fn(Option<(&ClusterId, &Workload)>, IpAddr) -> NetworkId,
+) -> Option<ResolvedEndpoints> {
+    let addresses: BTreeSet<IpAddr> = nameless(endpoints).map(|one| one.address).collect();
+    if addresses.is_empty() {
+        return None;
+    }
+    let mut pods: BTreeMap<IpAddr, Vec<PodAt<'a>>> = BTreeMap::new();
+    for cluster in others {
+        for (name, pod) in cluster.workloads.of_namespace(namespace.as_str()) {
+            for address in pod.addresses.iter().filter(|address| addresses.contains(address)) {
+                let network = network_of(Some((cluster.id, pod)), address);
+                let found = PodAt { cluster, name, pod, network };
+                pods.entry(address).or_default().push(found);
+            }
+        }
+    }
+    if pods.is_empty() {
+        return None;
+    }
+    let mut networks = BTreeMap::new();
+    let mut differs = false;
+    let resolved = endpoints.iter().filter_map(|endpoint| {
+        let original = Some(endpoint.to_endpoint());
+        let Some(pods) = pods.get(&endpoint.address).filter(|_| endpoint.workload.is_none()) else {
+            return original;
+        };
+        let is_copy = endpoint.pod == PodState::Mirrored;
+        let own = if is_copy { NetworkId::default() } else { network_of(None, endpoint.address) };
+        let mut pods = pods.iter().filter(|pod| is_copy || pod.network == own);
+        let has_it = |pod: &PodAt<'_>| {
+            let same =
+                |one: EndpointRef<'_>| (one.address, one.port) == (endpoint.address, endpoint.port);
+            pod.cluster.endpoints.is_some_and(|endpoints| endpoints.iter().any(same))
+        };
+        let mut others = pods.clone();
+        if others.any(has_it) {
+            differs = true;
+            return None;
+        }
+        match (pods.next(), pods.next()) {
+            (Some(pod), None) => {
+                differs = true;
+                networks.insert(endpoint.address, pod.network.clone());
+                Some(with_facts(endpoint, pod))
+            }
+            // Two clusters have the address: which pod is meant is unknown.
+            (Some(_), Some(_)) if is_copy => {
+                differs = true;
+                Some(Endpoint { pod: PodState::Missing, ..endpoint.to_endpoint() })
+            }
+            _ => original,
+        }
+    });
+    let endpoints: Endpoints = resolved.collect();
+    differs.then_some(ResolvedEndpoints { endpoints, networks })
+}
+
+/// The endpoint with what the pod's cluster knows of the pod.
+fn with_facts(endpoint: EndpointRef<'_>, PodAt { cluster, name, pod, .. }: &PodAt<'_>) -> Endpoint {
+    let of_node = || cluster.facts.localities.get(&***pod.node.as_ref()?);
+    let locality = pod.locality.as_ref().or_else(of_node);
+    let is_unready = cluster.facts.unready.contains(&name.to_key());
+    let health = match endpoint.health {
+        Health::Healthy if is_unready => Health::Unhealthy,
+        health => health,
+    };
+    Endpoint {
+        health,
+        locality: Arc::clone(locality.unwrap_or(endpoint.locality)),
+        network_label: None,
+        tls_mode: pod.tls_mode,
+        service_account: Some(Arc::clone(&pod.identity)),
+        telemetry: pod.telemetry.clone(),
+        labels: Some(Arc::clone(&pod.labels)).filter(|labels| !labels.is_empty()),
+        ..endpoint.to_endpoint()
+    }
+}
