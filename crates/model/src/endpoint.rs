@@ -141,6 +141,13 @@ impl Locality {
         Some(Self::parse(&parts)).filter(|claim| !claim.is_empty())
     }
 
+    /// Whether both are in one region. If only one of them names its region, an equal zone is enough.
+    pub fn has_region_of(&self, other: &Self) -> bool {
+        let is_unknown = self.region.is_empty() || other.region.is_empty();
+        self.region == other.region
+            || (is_unknown && !self.zone.is_empty() && self.zone == other.zone)
+    }
+
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.region.is_empty() && self.zone.is_empty() && self.subzone.is_empty()

@@ -99,7 +99,7 @@ impl Here<'_> {
     /// How far a member is, in the order in which things are compared; 0 is nearest.
     fn distance(&self, locality: &Locality, member: &AssignmentMember, remote: bool) -> u32 {
         let own = self.locality;
-        let mut same = vec![own.region == locality.region, own.zone == locality.zone];
+        let mut same = vec![own.has_region_of(locality), own.zone == locality.zone];
         if self.node_counts {
             let is_here = self.on_node.contains(&(member.address, member.port));
             same.extend([own.subzone == locality.subzone, is_here && !remote]);
@@ -137,6 +137,8 @@ mod tests {
             (false, "r2/z1/s1", 2, false, 2),
             (false, "", 2, false, 2),
             (false, "r1/z1/s1", 2, true, 3),
+            (false, "/z1", 2, false, 0),
+            (false, "/z2", 2, false, 2),
             (false, "r2/z1/s1", 2, true, 5),
             (true, "r1/z1/s1", 1, false, 0),
             (true, "r1/z1/s1", 2, false, 1),

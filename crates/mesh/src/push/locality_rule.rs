@@ -70,7 +70,7 @@ pub(super) fn distance(
         let stands_in =
             |(from, to): &(String, String)| *from == *here.region && *to == *there.region;
         let same =
-            [here.region == there.region, here.zone == there.zone, here.subzone == there.subzone];
+            [here.has_region_of(there), here.zone == there.zone, here.subzone == there.subzone];
         match same {
             [true, true, true] => 0,
             [true, true, false] => 1,

@@ -31,6 +31,7 @@ use super::node::NodeRecord;
 use super::scope::Scope;
 use super::service::KubeService;
 use super::slices::{Reference, Slices};
+use super::zones::ZoneRegions;
 use strait_kube_client::{NamespacedName, WatchEvent};
 use strait_model::registry::{Contents, ServiceRecord};
 use strait_model::{
@@ -68,6 +69,7 @@ impl KubeIndex {
             pods_listed: false,
             unnamed: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            zones: ZoneRegions::default(),
             pod_ranges: None,
             facts: ClusterFacts::default(),
             namespaces: BTreeMap::new(),
@@ -311,7 +313,8 @@ impl KubeIndex {
         }
     }
 
-    /// The pod's (its own claim or its node's), else the node's, else the zone that the slice names.
+    /// The pod's (its own claim or its node's), else the node's, else the zone that the slice names, in the region of the
+    /// nodes of that zone.
     fn locality<'a>(
         &'a self,
         pod: Option<&'a Workload>,
@@ -324,7 +327,8 @@ impl KubeIndex {
         };
         let claimed = pod.and_then(|pod| pod.locality.as_ref());
         let of_pod = || pod.and_then(|pod| of_node(pod.node.as_ref()?));
-        let found = claimed.or_else(of_pod).or_else(|| of_node(node?)).or(zone);
+        let of_zone = || zone.map(|named| self.zones.of_name(&named.zone).unwrap_or(named));
+        let found = claimed.or_else(of_pod).or_else(|| of_node(node?)).or_else(of_zone);
         found.unwrap_or(&NOWHERE)
     }
 
@@ -364,6 +368,22 @@ impl KubeIndex {
                     self.touch_pod(key, pod, &mut of_pods);
                 }
             }
+    /// Takes over where a node was and is. Touches the services of slices that name a zone whose region changes.
+    fn note_zones(
+        &mut self,
+        [before, after]: [Option<&Arc<Locality>>; 2],
+        touched: &mut IndexChanges,
+    ) {
+        for zone in self.zones.replace(before, after) {
+            if self.last_sent.services.is_empty() {
+                return;
+            }
+            for (_, slice) in self.slices.all().filter(|(_, slice)| slice.names_zone(&zone)) {
+                touched.service(&slice.service);
+            }
+        }
+    }
+
             touched.services.extend(of_pods.services);
         }
     }
@@ -439,15 +459,17 @@ impl Indexed for NodeRecord {
     }
 
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        if index.nodes.remove(&key.name).is_some() {
+        if let Some(node) = index.nodes.remove(&key.name) {
             index.pod_ranges = None;
             index.note_locality(&key.name, None, touched);
             index.touch_node(&key.name, true, touched);
         }
+            let held = before.map(|before| Arc::clone(&before.locality));
     }
 
     fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = missing(index.nodes.keys().map(cluster_wide).collect::<Vec<_>>().iter(), &list);
+            index.note_zones([held.as_ref(), Some(&self.locality)], touched);
         index.exchange(gone, list, touched);
     }
 }
@@ -456,6 +478,7 @@ impl Indexed for NamespaceFacts {
     const KIND: IndexedKind = IndexedKind::Namespaces;
 
     fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
+            index.note_zones([Some(&node.locality), None], touched);
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
         index.replace_namespace(&key.name, Some(self), touched);
     }

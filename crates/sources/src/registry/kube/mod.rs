@@ -33,6 +33,7 @@ mod tests;
 mod weight;
 mod workload_entry;
 mod write_back;
+mod zones;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

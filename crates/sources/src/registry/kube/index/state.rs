@@ -14,6 +14,7 @@ use crate::registry::kube::node::NodeRecord;
 use crate::registry::kube::scope::Scope;
 use crate::registry::kube::service::KubeService;
 use crate::registry::kube::slices::Slices;
+use crate::registry::kube::zones::ZoneRegions;
 use strait_kube_client::NamespacedName;
 use strait_model::registry::ServiceRecord;
 use strait_model::{ClusterFacts, Namespace, NetworkId, Workloads};
@@ -30,6 +31,8 @@ pub(in crate::registry::kube) struct KubeIndex {
     /// The names of the pods at addresses for which slices name no pod, by namespace and address.
     pub(super) unnamed: Unnamed,
     pub(super) nodes: BTreeMap<Arc<str>, NodeRecord>,
+    /// The regions of their zones.
+    pub(super) zones: ZoneRegions,
     /// Of which their pods' addresses are; `None` where nodes have come or gone since it was asked for.
     pub(super) pod_ranges: Option<Arc<[IpNet]>>,
     pub(super) facts: ClusterFacts,

@@ -292,6 +292,42 @@ fn mirrored_slice_names_no_pod_of_its_cluster() {
 }
 
 #[test]
+fn zone_of_a_slice_is_in_the_region_of_the_nodes_of_that_zone() {
+    let mut index = index();
+    let node = |name: &str, region: &str, zone: &str| {
+        Arrives::Node(json!({"metadata": {"name": name, "labels": {
+            "topology.kubernetes.io/region": region, "topology.kubernetes.io/zone": zone}}}))
+    };
+    let bare = json!([{"addresses": ["10.1.0.1"], "conditions": {}, "zone": "z"}]);
+    let changes = [
+        Listed("pods", vec![]),
+        cart(),
+        slice("cart-a", bare),
+        node("n1", "r", "other"),
+        node("n2", "r", "z"),
+        node("n3", "r", "z"),
+        node("n4", "r2", "z"),
+        Deleted("nodes", "", "n4"),
+        Deleted("nodes", "", "n3"),
+        Deleted("nodes", "", "n2"),
+    ];
+    index.everything();
+    let localities: Vec<_> = changes
+        .into_iter()
+        .map(|change| {
+            let touched = apply(&mut index, change);
+            let mut contents = index.contents(&touched)?;
+            let record = contents.services.remove(CART)??;
+            Some(record.endpoints.first()?.locality.to_string())
+        })
+        .collect();
+    let of = |text: &str| Some(text.to_owned());
+    let expected =
+        [None, None, of("/z"), None, of("r/z"), None, of("/z"), of("r/z"), None, of("/z")];
+    assert_eq!(localities, expected);
+}
+
+#[test]
 fn annotations_say_who_serves_and_who_may_see() {
     let mut index = index();
     apply(

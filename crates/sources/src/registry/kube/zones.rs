@@ -1,0 +1,71 @@
+//! The regions of the zones of a cluster, as its nodes name them: slices name the zone of an endpoint alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use strait_model::Locality;
+
+/// The regions of zones.
+#[derive(Debug, Default)]
+pub(super) struct ZoneRegions(BTreeMap<Arc<str>, ZoneRecord>);
+
+#[derive(Debug, Default)]
+struct ZoneRecord {
+    /// How many nodes of the zone name each region.
+    regions: BTreeMap<Arc<str>, usize>,
+    /// Region and zone, if all nodes of the zone name one region.
+    place: Option<Arc<Locality>>,
+}
+
+impl ZoneRegions {
+    /// The zone with its region.
+    pub(super) fn of_name(&self, zone: &str) -> Option<&Arc<Locality>> {
+        self.0.get(zone)?.place.as_ref()
+    }
+
+    /// Takes over where a node was and is. Returns the zones that are in another region now.
+    pub(super) fn replace(
+        &mut self,
+        before: Option<&Arc<Locality>>,
+        after: Option<&Arc<Locality>>,
+    ) -> Vec<Arc<str>> {
+        let names = |place: &&Arc<Locality>| !place.zone.is_empty() && !place.region.is_empty();
+        let (before, after) = (before.filter(names), after.filter(names));
+        if before == after {
+            return Vec::new();
+        }
+        if let Some(Locality { region, zone, .. }) = after.map(|place| &**place) {
+            let record = self.0.entry(Arc::clone(zone)).or_default();
+            *record.regions.entry(Arc::clone(region)).or_default() += 1;
+        }
+        if let Some(Locality { region, zone, .. }) = before.map(|place| &**place)
+            && let Some(record) = self.0.get_mut(zone)
+            && let Some(count) = record.regions.get_mut(region)
+        {
+            *count -= 1;
+            if *count == 0 {
+                record.regions.remove(region);
+            }
+        }
+        let mut changed = Vec::new();
+        for place in [before, after].into_iter().flatten() {
+            let zone = &place.zone;
+            let Some(record) = self.0.get_mut(zone) else { continue };
+            let region = match record.regions.len() {
+                1 => record.regions.keys().next(),
+                _ => None,
+            };
+            if record.place.as_ref().map(|place| &place.region) != region {
+                record.place = region.map(|region| {
+                    let (region, zone) = (Arc::clone(region), Arc::clone(zone));
+                    Arc::new(Locality { region, zone, ..Locality::default() })
+                });
+                changed.push(Arc::clone(zone));
+            }
+            if record.regions.is_empty() {
+                self.0.remove(zone);
+            }
+        }
+        changed
+    }
+}
