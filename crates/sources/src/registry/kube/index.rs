@@ -35,8 +35,8 @@ use super::zones::ZoneRegions;
 use strait_kube_client::{NamespacedName, WatchEvent};
 use strait_model::registry::{Contents, ServiceRecord};
 use strait_model::{
-    ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Near, PodState, Service,
-    TlsMode, Workload, Workloads, repack,
+    ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Namespace, Near,
+    PodState, Service, TlsMode, Workload, Workloads, repack,
 };
 
 /// An endpoint before it is looked up what is known of its pod.
@@ -45,7 +45,6 @@ struct ListedEndpoint<'a> {
     health: Health,
     port_name: &'a Arc<str>,
     port: u16,
-}
     is_mirror: bool,
 }
 
@@ -54,6 +53,7 @@ impl ListedEndpoint<'_> {
     fn place(&self) -> (IpAddr, &str, u16) {
         (self.member.address, self.port_name, self.port)
     }
+}
 
 /// Where nothing is known of a place.
 static NOWHERE: LazyLock<Arc<Locality>> = LazyLock::new(Arc::default);
@@ -242,9 +242,9 @@ impl KubeIndex {
                     health,
                     port_name,
                     port: *port,
+                    is_mirror: slice.is_mirror,
                 }));
             }
-                    is_mirror: slice.is_mirror,
         }
         // Of equals the one from the first slice by name stays before the others.
         listed.sort_by(|a, b| {
@@ -255,7 +255,9 @@ impl KubeIndex {
 
         let namespace = self.namespaces.get(&key.namespace);
         let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
-        let service = found.reached_by(prefers, self.nodes.values());
+        let service = found.reached_by(prefers, self.nodes.iter(), |node| {
+            listed.iter().any(|one| self.is_ready_on(&found.service.namespace, one, node))
+        });
         let service = self.shared.with_locality(key, service);
         let mut near = Near::default();
         let endpoints = listed.iter().map(|one| self.endpoint(&service, one, &mut near));
@@ -275,6 +277,19 @@ impl KubeIndex {
         Some(record)
     }
 
+    /// Whether a listed endpoint is a ready pod on a node.
+    fn is_ready_on(&self, namespace: &Namespace, listed: &ListedEndpoint<'_>, node: &str) -> bool {
+        let ListedEndpoint { member, health, is_mirror, .. } = listed;
+        let of_pod = || {
+            let name = member.pod.or_else(|| self.pod_at(namespace, member.address))?;
+            self.pods.find_next(&mut Near::default(), name)?.node.as_ref()
+        };
+        let is_there = |at: &Arc<Arc<str>>| ***at == *node;
+        *health == Health::Healthy
+            && !is_mirror
+            && member.node.or_else(of_pod).is_some_and(is_there)
+    }
+
     fn endpoint<'a>(
         &'a self,
         service: &'a Service,
@@ -287,6 +302,7 @@ impl KubeIndex {
         let name = if is_mirror { None } else { member.pod.or_else(at_address) };
         let pod = name.and_then(|name| self.pods.find_next(near, name));
         let state = match (pod, member.pod) {
+            _ if is_mirror => PodState::Mirrored,
             (Some(_), _) => PodState::Known,
             (None, Some(_)) if self.pods_listed => PodState::Missing,
             (None, _) => PodState::Unnamed,
@@ -305,7 +321,6 @@ impl KubeIndex {
             service_account: pod.map(|pod| &pod.identity),
             workload: name,
             pod: state,
-            _ if is_mirror => PodState::Mirrored,
             // For others it decides nothing, and would take more than all the rest.
             node: node.filter(|_| node_counts).map(|node| &**node),
             telemetry: pod.and_then(|pod| pod.telemetry.as_ref()),
@@ -353,21 +368,6 @@ impl KubeIndex {
         Arc::clone(self.pod_ranges.get_or_insert_with(of_nodes))
     }
 
-    /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
-    /// where it is somewhere else now, slices that name it or a pod there.
-    fn touch_node(&self, name: &str, moved: bool, touched: &mut IndexChanges) {
-        let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
-        touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
-        if moved && !self.last_sent.services.is_empty() {
-            for slice in self.slices.on_node(name) {
-                touched.service(&slice.service);
-            }
-            let mut of_pods = IndexChanges::default();
-            for (key, pod) in self.pods.iter() {
-                if pod.node.as_ref().is_some_and(|node| ***node == *name) {
-                    self.touch_pod(key, pod, &mut of_pods);
-                }
-            }
     /// Takes over where a node was and is. Touches the services of slices that name a zone whose region changes.
     fn note_zones(
         &mut self,
@@ -384,6 +384,21 @@ impl KubeIndex {
         }
     }
 
+    /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
+    /// where it is somewhere else now, slices that name it or a pod there.
+    fn touch_node(&self, name: &str, moved: bool, touched: &mut IndexChanges) {
+        let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
+        touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
+        if moved && !self.last_sent.services.is_empty() {
+            for slice in self.slices.on_node(name) {
+                touched.service(&slice.service);
+            }
+            let mut of_pods = IndexChanges::default();
+            for (key, pod) in self.pods.iter() {
+                if pod.node.as_ref().is_some_and(|node| ***node == *name) {
+                    self.touch_pod(key, pod, &mut of_pods);
+                }
+            }
             touched.services.extend(of_pods.services);
         }
     }
@@ -449,10 +464,12 @@ impl Indexed for NodeRecord {
         let before = index.nodes.get(&key.name);
         if before != Some(&self) {
             let moved = before.is_none_or(|before| before.locality != self.locality);
+            let held = before.map(|before| Arc::clone(&before.locality));
             if before.is_none_or(|before| before.pod_ranges != self.pod_ranges) {
                 index.pod_ranges = None;
             }
             index.note_locality(&key.name, Some(&self.locality), touched);
+            index.note_zones([held.as_ref(), Some(&self.locality)], touched);
             index.nodes.insert(Arc::clone(&key.name), self);
             index.touch_node(&key.name, moved, touched);
         }
@@ -461,15 +478,14 @@ impl Indexed for NodeRecord {
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         if let Some(node) = index.nodes.remove(&key.name) {
             index.pod_ranges = None;
+            index.note_zones([Some(&node.locality), None], touched);
             index.note_locality(&key.name, None, touched);
             index.touch_node(&key.name, true, touched);
         }
-            let held = before.map(|before| Arc::clone(&before.locality));
     }
 
     fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = missing(index.nodes.keys().map(cluster_wide).collect::<Vec<_>>().iter(), &list);
-            index.note_zones([held.as_ref(), Some(&self.locality)], touched);
         index.exchange(gone, list, touched);
     }
 }
@@ -478,7 +494,6 @@ impl Indexed for NamespaceFacts {
     const KIND: IndexedKind = IndexedKind::Namespaces;
 
     fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-            index.note_zones([Some(&node.locality), None], touched);
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
         index.replace_namespace(&key.name, Some(self), touched);
     }

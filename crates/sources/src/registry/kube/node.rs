@@ -109,8 +109,8 @@ impl<'a> Form<'a> for NodeForm<'a> {
 pub(super) struct NodeRecord {
     pub(super) labels: Labels,
     pub(super) locality: Arc<Locality>,
-    /// The first address of type `ExternalIP`.
-    pub(super) external_address: Option<IpAddr>,
+    /// The first address of type `ExternalIP` of each family.
+    pub(super) external_addresses: Box<[IpAddr]>,
     /// Of which its pods' addresses are, where Kubernetes gives them out; a network plug-in may do that otherwise.
     pub(super) pod_ranges: Box<[IpNet]>,
 }
@@ -122,9 +122,11 @@ impl ReadKind for NodeRecord {
     fn keep(form: NodeForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let key = scope.key(form.metadata.identity());
         let labels = scope.labels(form.metadata.labels);
-        let mut external = form.status.addresses.iter().filter(|one| *one.kind == *"ExternalIP");
+        let external = form.status.addresses.iter().filter(|one| *one.kind == *"ExternalIP");
+        let external: Vec<IpAddr> = external.filter_map(|one| one.address.parse().ok()).collect();
+        let first = |is_ipv4: bool| external.iter().find(|one| one.is_ipv4() == is_ipv4).copied();
         let node = Self {
-            external_address: external.find_map(|one| one.address.parse().ok()),
+            external_addresses: [true, false].into_iter().filter_map(first).collect(),
             pod_ranges: form.spec.pod_ranges(),
             locality: Arc::new(of_labels(&labels)),
             labels,

@@ -148,6 +148,7 @@ const SERVICE: Schema = &[
             ),
             ("clusterIPs", 18, Texts),
             ("internalTrafficPolicy", 22, Text),
+            ("externalTrafficPolicy", 11, Text),
         ]),
     ),
     (
@@ -400,6 +401,7 @@ fn a_service(random: &mut dyn RngCore, name: &str) -> Value {
     let affinity = json!({"clientIP": {"timeoutSeconds": random.random_range(0..90)}});
     maybe(&mut spec, "sessionAffinityConfig", affinity, random);
     maybe(&mut spec, "internalTrafficPolicy", json!(pick(random, &["Local", "Cluster"])), random);
+    maybe(&mut spec, "externalTrafficPolicy", json!(pick(random, &["Local", "Cluster"])), random);
     maybe(&mut spec, "publishNotReadyAddresses", json!(random.random_bool(0.5)), random);
     let ingress = json!([{"ip": "192.0.2.7"}, {"hostname": "lb.example"}]);
     let mut status = json!({"loadBalancer": {}});

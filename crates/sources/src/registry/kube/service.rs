@@ -59,6 +59,8 @@ struct ServiceSpec<'a> {
     selector: Pairs<'a>,
     #[serde(borrow)]
     internal_traffic_policy: BorrowedText<'a>,
+    #[serde(borrow)]
+    external_traffic_policy: BorrowedText<'a>,
     #[serde(deserialize_with = "null_as_default")]
     publish_not_ready_addresses: bool,
     #[serde(borrow)]
@@ -145,6 +147,7 @@ impl<'a> ProtobufMessage<'a> for ServiceSpec<'a> {
             5 => value.push_text(&mut self.external_ips)?,
             7 => self.session_affinity = value.text()?,
             10 => self.external_name = value.text()?,
+            11 => self.external_traffic_policy = value.text()?,
             13 => self.publish_not_ready_addresses = value.flag()?,
             14 => value.message(&mut self.session_affinity_config)?,
             18 => value.push_text(&mut self.cluster_ips)?,
@@ -228,6 +231,8 @@ pub(super) struct KubeService {
     /// The nodes by whose external addresses a NodePort gateway is reached; `None` for all other
     /// services.
     pub(super) node_selector: Option<Labels>,
+    /// Whether these nodes drop what arrives there unless they run one of its pods (`externalTrafficPolicy: Local`).
+    pub(super) only_nodes_with_pods: bool,
     /// Whether it leaves it to its namespace which endpoints come first.
     pub(super) namespace_prefers: bool,
     /// Whether sessions outlive the readiness of their endpoint.
@@ -245,11 +250,12 @@ fn means_something(label: &str) -> bool {
 
 impl KubeService {
     /// The service in a namespace that says this of all, with the addresses that `nodes` give it, in a
-    /// stable order.
+    /// stable order. `runs_pod` says whether a ready pod of it runs on a node.
     pub(super) fn reached_by<'a>(
         &self,
         of_namespace: Distribution,
-        nodes: impl Iterator<Item = &'a NodeRecord>,
+        nodes: impl Iterator<Item = (&'a Arc<str>, &'a NodeRecord)>,
+        runs_pod: impl Fn(&str) -> bool,
     ) -> Arc<Service> {
         let prefers = if self.namespace_prefers { of_namespace } else { self.service.prefers };
         let Some(selector) = &self.node_selector else {
@@ -261,8 +267,9 @@ impl KubeService {
             return Arc::new(service);
         };
         let mut addresses: Vec<IpAddr> = nodes
-            .filter(|node| selector.is_empty() || labels_match(selector, &node.labels))
-            .filter_map(|node| node.external_address)
+            .filter(|(_, node)| selector.is_empty() || labels_match(selector, &node.labels))
+            .filter(|(name, _)| !self.only_nodes_with_pods || runs_pod(name))
+            .flat_map(|(_, node)| node.external_addresses.iter().copied())
             .collect();
         addresses.sort();
         addresses.dedup();
@@ -336,6 +343,11 @@ impl ReadKind for KubeService {
             };
             let app_protocol = port.app_protocol.given();
             let protocol = Protocol::of_port(&port.protocol, app_protocol, &port.name, number);
+            if let Some(node_port) = port_number(port.node_port)
+                && protocol != Protocol::Udp
+            {
+                node_ports.push((number, node_port));
+            }
             ports.push(Port { name: scope.text(&port.name), number, protocol, target });
         }
 
@@ -343,11 +355,6 @@ impl ReadKind for KubeService {
             .filter(|_| *spec.kind == *"NodePort")
             // What can't be read selects all nodes, as `{}` does.
             .map(|json| serde_json::from_str(json).unwrap_or_default());
-            if let Some(node_port) = port_number(port.node_port)
-                && protocol != Protocol::Udp
-            {
-                node_ports.push((number, node_port));
-            }
         let ingress = status.load_balancer.ingress.iter();
         let ingress = ingress.filter_map(|one| one.ip.given().or(one.hostname.given()));
         let external_ips = spec.external_ips.iter().filter_map(BorrowedText::given);
@@ -412,6 +419,7 @@ impl ReadKind for KubeService {
         let value = Self {
             service: Arc::new(service),
             node_selector,
+            only_nodes_with_pods: *spec.external_traffic_policy == *"Local",
             namespace_prefers: said.is_none(),
             persistent_sessions,
             declines_export,

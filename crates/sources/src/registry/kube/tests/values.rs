@@ -574,6 +574,46 @@ fn node_port_gateways_follow_their_nodes() {
 }
 
 #[test]
+fn node_port_gateway_with_local_traffic_policy_is_reached_by_nodes_with_its_pods() {
+    let mut index = index();
+    let gateway = json!({
+        "metadata": {"namespace": "shop", "name": "cart",
+            "annotations": {"traffic.istio.io/nodeSelector": "{}"}},
+        "spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "externalTrafficPolicy": "Local",
+            "ports": [{"name": "http", "port": 15443, "nodePort": 31443}]},
+    });
+    let node = |name: &str, addresses: &[&str]| {
+        let all = addresses.iter().map(|one| json!({"type": "ExternalIP", "address": one}));
+        let all: Vec<_> = all.collect();
+        Arrives::Node(json!({"metadata": {"name": name}, "status": {"addresses": all}}))
+    };
+    let on = |node: &str, ready: bool| {
+        slice(
+            "a",
+            json!([{"addresses": ["10.1.0.1"], "conditions": {"ready": ready},
+            "nodeName": node}]),
+        )
+    };
+    let found = |index: &mut KubeIndex| {
+        let service = record(index).expect("a service").service;
+        service.external_addresses.iter().map(|one| one.to_string()).collect::<Vec<_>>()
+    };
+    let both = ["2001:db8::2", "2001:db8::1", "192.0.2.1", "192.0.2.3"];
+    for change in
+        [Arrives::Service(gateway), node("n1", &both), node("n2", &["192.0.2.9"]), on("n1", true)]
+    {
+        apply(&mut index, change);
+    }
+    assert_eq!(found(&mut index), ["192.0.2.1", "2001:db8::2"], "one address of each family");
+    let touched = apply(&mut index, on("n2", true));
+    let contents = index.contents(&touched).expect("another node");
+    let service = &contents.services.get(CART).cloned().flatten().expect("a service").service;
+    assert_eq!(service.external_addresses, ["192.0.2.9".into()]);
+    apply(&mut index, on("n2", false));
+    assert_eq!(found(&mut index), [""; 0], "no pod is ready");
+}
+
+#[test]
 fn the_pods_own_locality_goes_before_its_nodes_and_the_slices() {
     let at = |labels: Value, with_node: bool| {
         let mut index = index();
