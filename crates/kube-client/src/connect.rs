@@ -22,8 +22,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::ConfigExt;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use tokio::sync::watch;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
@@ -31,6 +30,7 @@ use tower::{BoxError, ServiceExt};
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
 use super::heard::Heard;
+use super::pem::{CaBundle, encode_key, private_key};
 use super::pool::{ConnectionPool, Purpose, StreamPermit};
 use super::transport::{Dial, Transport, http1_over};
 use super::verify::GivenRoots;
@@ -66,6 +66,7 @@ pub struct ApiClient {
     pub(super) account: Arc<ServerAccount>,
     /// When it last sent something that is of use.
     pub(super) heard: Arc<Heard>,
+    unreadable_ca_blocks: usize,
 }
 
 impl ApiClient {
@@ -77,13 +78,20 @@ impl ApiClient {
         let base = base(access)?;
         let mut config = kube::Config::new(base.clone());
         config.tls_server_name.clone_from(&access.tls_server_name);
-        config.root_cert = access.ca_pem.as_deref().map(certificates).transpose()?;
+        let bundle = access.ca_pem.as_deref().map(certificates).transpose()?;
+        let (roots, unreadable) = bundle.map_or((None, 0), |(all, skipped)| (Some(all), skipped));
+        config.root_cert = roots;
         if let ApiCredential::Certificate { certificate_pem, key_pem }
         | ApiCredential::CertificateAndToken { certificate_pem, key_pem, .. } =
             &access.credential
         {
             config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
-            config.auth_info.client_key_data = Some(BASE64.encode(key_pem.reveal()).into());
+            // The library judges a key by the label of its block.
+            let key_pem = match private_key(key_pem.reveal()) {
+                Ok(key) => encode_key(&key).into_bytes(),
+                Err(_) => key_pem.reveal().clone(),
+            };
+            config.auth_info.client_key_data = Some(BASE64.encode(key_pem).into());
         }
 
         let tls = Tls::new(&config)?;
@@ -98,6 +106,7 @@ impl ApiClient {
             again: Arc::default(),
             account: Arc::default(),
             heard: Arc::default(),
+            unreadable_ca_blocks: unreadable,
         })
     }
 
@@ -124,6 +133,11 @@ impl ApiClient {
     /// What is held of what it says.
     pub fn account(&self) -> &Arc<ServerAccount> {
         &self.account
+    }
+
+    /// How many blocks of the CA bundle can't be read and are ignored.
+    pub fn unreadable_ca_blocks(&self) -> usize {
+        self.unreadable_ca_blocks
     }
 
     /// Where requests go, for messages.
@@ -172,7 +186,7 @@ impl std::fmt::Debug for ApiClient {
 /// Where `ca_pem` holds no certificate, or TLS can't be set up.
 pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, AccessError> {
     let mut config = kube::Config::new(server.clone());
-    config.root_cert = ca_pem.map(certificates).transpose()?;
+    config.root_cert = ca_pem.map(certificates).transpose()?.map(|(roots, _)| roots);
     Ok(http1_over(Tls::new(&config)?.dial(tcp(Loopback::Named), HTTP1)))
 }
 
@@ -281,12 +295,13 @@ fn base(access: &Access) -> Result<Uri, AccessError> {
     Ok(server.clone())
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, AccessError> {
-    let found: Vec<Vec<u8>> = CertificateDer::pem_slice_iter(pem)
-        .map(|certificate| certificate.map(|der| der.to_vec()))
-        .collect::<Result<_, _>>()
-        .map_err(|_| AccessError::Ca)?;
-    if found.is_empty() { Err(AccessError::Ca) } else { Ok(found) }
+/// The certificates of a CA bundle, and how many of its blocks can't be read; at least one certificate.
+fn certificates(pem: &[u8]) -> Result<(Vec<Vec<u8>>, usize), AccessError> {
+    let CaBundle { certificates, unreadable } = CaBundle::read(pem);
+    if certificates.is_empty() {
+        return Err(AccessError::Ca);
+    }
+    Ok((certificates.iter().map(|der| der.to_vec()).collect(), unreadable))
 }
 
 fn authorization(credential: &ApiCredential) -> Result<Option<HeaderValue>, AccessError> {

@@ -168,6 +168,11 @@ fn of_tls(error: &rustls::Error) -> ApiError {
             {
                 "its certificate is a CA's own, and not one of those given as its CA".to_owned()
             }
+            Bad::UnsupportedSignatureAlgorithmContext { .. }
+            | Bad::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+                "its certificate is signed with an algorithm that is not supported, such as ECDSA with P-521; P-256, P-384, RSA and Ed25519 are"
+                    .to_owned()
+            }
             Bad::Other(other) => {
                 format!("its certificate is not acceptable: {}", deepest(other))
             }
@@ -181,9 +186,34 @@ fn of_tls(error: &rustls::Error) -> ApiError {
     ApiError::Tls(one_line(&text))
 }
 
-/// The server's refusal of our certificate, or of our lack of one.
+/// The alerts by which a server refuses our certificate, or our lack of one (RFC 8446, 6.2).
+const CREDENTIAL_ALERTS: [&str; 9] = [
+    "NoCertificate",
+    "BadCertificate",
+    "UnsupportedCertificate",
+    "CertificateRevoked",
+    "CertificateExpired",
+    "CertificateUnknown",
+    "UnknownCA",
+    "AccessDenied",
+    "CertificateRequired",
+];
+
+/// The error that an alert of the server stands for: our credential is refused, or TLS fails.
 fn of_alert(alert: &str) -> ApiError {
-    ApiError::Unauthorized(one_line(&format!("TLS alert {alert}")))
+    let fact = match alert {
+        _ if CREDENTIAL_ALERTS.contains(&alert) => {
+            return ApiError::Unauthorized(one_line(&format!("TLS alert {alert}")));
+        }
+        "HandshakeFailure" => {
+            ": it has no TLS parameters in common with Strait (P-521 is not supported), or requires a client certificate"
+        }
+        "ProtocolVersion" => ": it speaks neither TLS 1.2 nor TLS 1.3",
+        "UnrecognisedName" => ": it serves no host of this name (see tls-server-name)",
+        "InternalError" => ": it reports an internal error",
+        _ => "",
+    };
+    ApiError::Tls(one_line(&format!("the server ended the TLS handshake with alert {alert}{fact}")))
 }
 
 /// A name of a certificate, which comes to us in Rust's form of it: `DnsName("a.example")`.
@@ -242,6 +272,41 @@ mod tests {
         for error in [io::Error::other(known.to_string()), known] {
             let told = ApiError::of_exchange("GET /", &error);
             assert_eq!(told, ApiError::Unauthorized("TLS alert CertificateRequired".into()));
+        }
+    }
+
+    #[test]
+    fn only_alerts_about_certificates_refuse_the_credential() {
+        use rustls::AlertDescription as Alert;
+        let of = |alert| {
+            let error = rustls::Error::AlertReceived(alert);
+            let known = ApiError::of_exchange("GET /", &io::Error::other(error.clone()));
+            let as_text = ApiError::of_exchange("GET /", &io::Error::other(error.to_string()));
+            assert_eq!(known, as_text, "over HTTP/2");
+            known
+        };
+        for alert in [
+            Alert::BadCertificate,
+            Alert::UnsupportedCertificate,
+            Alert::CertificateRevoked,
+            Alert::CertificateExpired,
+            Alert::CertificateUnknown,
+            Alert::UnknownCA,
+            Alert::AccessDenied,
+            Alert::CertificateRequired,
+        ] {
+            assert!(matches!(of(alert), ApiError::Unauthorized(_)), "{alert:?}");
+        }
+        for (alert, fact) in [
+            (Alert::HandshakeFailure, "no TLS parameters in common"),
+            (Alert::ProtocolVersion, "neither TLS 1.2 nor TLS 1.3"),
+            (Alert::UnrecognisedName, "no host of this name"),
+            (Alert::InternalError, "internal error"),
+            (Alert::DecodeError, "DecodeError"),
+            (Alert::NoApplicationProtocol, "NoApplicationProtocol"),
+        ] {
+            let ApiError::Tls(found) = of(alert) else { panic!("{alert:?}") };
+            assert!(found.contains(fact), "{found}");
         }
     }
 

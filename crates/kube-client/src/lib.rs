@@ -28,6 +28,7 @@ mod json;
 mod lines;
 mod list_builder;
 mod object;
+mod pem;
 mod pool;
 mod probe;
 mod protobuf;
@@ -62,6 +63,7 @@ pub use object::{
     Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,
     OwnedObject, OwnerReference, list, null_as_default,
 };
+pub use pem::{CaBundle, private_key};
 pub use probe::Probed;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw};

@@ -10,17 +10,17 @@ use std::net::{IpAddr, Ipv6Addr};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Map, Value};
 
 use strait_base::address::{ReservedAddress, special};
 use strait_base::codes::{self, Code};
-use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
+use strait_kube_client::{Access, ApiCredential, CaBundle, Loopback, Redacted, private_key};
 use strait_model::ClusterId;
 
-/// The most bytes a kubeconfig may have. Real ones have 2 to 20 KiB, some 100 with a company's whole
-/// CA bundle; checked before anything else.
-pub const BYTES_MAX: usize = 256 * 1024;
+/// The most bytes a kubeconfig may have: as much as a Secret may. Real ones have 2 to 20 KiB, 300 with the CA bundle of a
+/// whole system; room for a bundle of 512 KiB. Checked before anything else.
+pub const BYTES_MAX: usize = 1024 * 1024;
 /// The deepest nesting; the fields we read are at 4, the rest is room for extensions.
 const DEPTH_MAX: usize = 16;
 /// The most clusters, users and contexts, each.
@@ -556,7 +556,11 @@ impl KubeconfigCluster<'_> {
         let Some(data) = self.authority_data else { return Ok(None) };
         let field = self.field("certificate-authority-data");
         let pem = decode(data, &field)?;
-        certificates(&pem, &field)?;
+        // Unreadable blocks beside a good one are reported once the cluster is read.
+        if CaBundle::read(&pem).certificates.is_empty() {
+            let fact = "holds no certificate in PEM that can be read";
+            return Err(KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field, fact));
+        }
         Ok(Some(pem))
     }
 
@@ -764,7 +768,7 @@ fn certificates(
 fn check_key(chain: Vec<CertificateDer<'static>>, pem: &[u8]) -> Result<(), &'static str> {
     use rustls::{Error, InconsistentKeys};
 
-    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "holds no private key in PEM")?;
+    let key = private_key(pem)?;
     let key = rustls::crypto::ring::default_provider()
         .key_provider
         .load_private_key(key)

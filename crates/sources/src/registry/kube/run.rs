@@ -28,6 +28,7 @@ use super::service::KubeService;
 use super::workload_entry::WorkloadEntryRecord;
 use super::write_back::{self, WriteBack};
 use super::{ApiContact, ObjectCounts, Own, OwnMesh, RunConfig, RunStatus, own_mesh};
+use strait_base::codes;
 use strait_base::mass_deletion::MassDeletionGuard;
 use strait_kube_client::{
     ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection, NamespacedName,
@@ -694,6 +695,11 @@ impl ClusterInputState {
         self.status.doubts = self.guard.doubted();
         self.status.degraded = self.contacts.degraded();
         self.status.degraded.extend(self.trust.remarks());
+        if let count @ 1.. = self.client.unreadable_ca_blocks() {
+            let code = &codes::CREDENTIAL_UNUSABLE;
+            let fact = "certificates of the CA bundle can't be read and are ignored";
+            self.status.degraded.push(format!("{code}: {count} {fact}"));
+        }
         self.status.degraded.extend(self.traffic.borrow().problems.iter().cloned());
         self.status.own = self.trust.own.borrow().clone();
         self.status.roots = self.roots.borrow_and_update().clone();
