@@ -421,7 +421,8 @@ impl Reconciler {
             }
             let pinned = cluster.and_then(|cluster| cluster.uid.as_deref());
             let stale_after = self.context.config.stale_after;
-            member.advance(pinned, |uid| self.same_uid_as(uid), stale_after, now);
+            let same_uid_as = |uid: &str| self.same_uid_as(uid, pinned == Some(uid));
+            member.advance(pinned, same_uid_as, stale_after, now);
             self.members.insert(id.clone(), member);
         }
     }
@@ -558,10 +559,16 @@ impl Reconciler {
         withdrawn.collect()
     }
 
-    /// Another member that is the cluster with this UID.
-    fn same_uid_as(&self, uid: &str) -> Option<&ClusterId> {
-        let duplicate = self.members.iter().find(|(_, member)| member.uid.as_deref() == Some(uid));
-        duplicate.map(|(id, _)| id)
+    /// Another member that is the cluster with this UID. Clusters restored from one etcd snapshot have one UID: if the
+    /// Secret `is_pinned` to it, members whose Secrets are pinned to it too are other clusters. The config cluster has no
+    /// Secret and counts as pinned.
+    fn same_uid_as(&self, uid: &str, is_pinned: bool) -> Option<&ClusterId> {
+        let is_other = |id: &ClusterId| {
+            let cluster = self.running.clusters.get(id);
+            is_pinned && cluster.is_none_or(|cluster| cluster.uid.as_deref() == Some(uid))
+        };
+        let mut same = self.members.iter().filter(|(_, member)| member.uid.as_deref() == Some(uid));
+        same.find(|(id, _)| !is_other(id)).map(|(id, _)| id)
     }
 }
 

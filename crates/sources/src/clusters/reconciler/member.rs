@@ -205,8 +205,9 @@ impl Member {
                     Some(KubeconfigRefusal::new(&codes::IDENTITY_CHANGED, "", fact))
                 }
                 (_, Some(is)) => same_uid_as(is).map(|duplicate| {
-                    let fact =
-                        format!("the cluster is a member already, as {duplicate} (UID {is})");
+                    let fact = format!(
+                        "the cluster is a member already, as {duplicate} (UID {is}); if these are two clusters of one etcd snapshot, annotate both Secrets with strait.dev/cluster-uid={is}"
+                    );
                     KubeconfigRefusal::new(&codes::SAME_CLUSTER_TWICE, "", fact)
                 }),
                 (_, None) => None,

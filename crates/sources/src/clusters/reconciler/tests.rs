@@ -754,6 +754,22 @@ async fn another_cluster_is_taken_when_the_operator_names_it() {
     world.until(&["east draining", "west identityChanged: STR0306"]).await;
 }
 
+#[tokio::test]
+async fn clusters_of_one_snapshot_are_members_once_both_secrets_pin_their_uid() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1uid-x"]), ("b", &["west=good-2uid-x"])]);
+    let advice = "annotate both Secrets with strait.dev/cluster-uid=x";
+    let conflict = format!(
+        "west conflict b: STR0220: the cluster is a member already, as east (UID x); if these are two clusters of one etcd snapshot, {advice}"
+    );
+    world.until(&["east live", &conflict]).await;
+    let pin = "strait.dev/cluster-uid=x";
+    world.secrets(&[("a", &["east=good-1uid-x"]), ("b", &["west=good-2uid-x", pin])]);
+    world.until(&["east live", &conflict]).await;
+    world.secrets(&[("a", &["east=good-1uid-x", pin]), ("b", &["west=good-2uid-x", pin])]);
+    world.until(&["east live", "west live"]).await;
+}
+
 /// A policy that can be changed.
 fn rules(text: &str) -> (watch::Sender<Arc<Policy>>, watch::Receiver<Arc<Policy>>) {
     watch::channel(parsed(text))
