@@ -6,7 +6,7 @@
 //! what prost makes of the same message.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use super::cds::{SOCKET_MATCH, TLS_MODE};
@@ -128,6 +128,9 @@ fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &
 
 /// An `LbEndpoint` as a member of `LocalityLbEndpoints`: an address within an endpoint within it.
 fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
+    if let Some(additional) = member.additional {
+        return write_dual_stack_member(out, member, additional, metadata);
+    }
     // Made in one place and copied once: the address first, since what is around it holds its length.
     let mut bytes = [0; HEAD + ADDRESS_BYTES_MAX + TAIL_MAX];
     let text = address(member.address, &mut bytes);
@@ -175,6 +178,41 @@ fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
     out.extend_from_slice(&bytes[2..before_weight]);
     write_block(out, tag(3), metadata); // metadata
     out.extend_from_slice(&bytes[before_weight..end]);
+}
+
+/// An `LbEndpoint` of two addresses. Few are, so it is put together from its parts.
+fn write_dual_stack_member(
+    out: &mut Vec<u8>,
+    member: &AssignmentMember,
+    additional: Ipv6Addr,
+    metadata: &[u8],
+) {
+    // An `Address` with a `SocketAddress`.
+    let socket = |address: IpAddr| {
+        let mut socket = Vec::new();
+        write_text(&mut socket, tag(2), &address.to_string()); // address
+        socket.push(3 << 3); // port_value
+        write_size(&mut socket, member.port.into());
+        let mut body = Vec::new();
+        write_block(&mut body, tag(1), &socket); // socket_address
+        body
+    };
+    let mut endpoint = Vec::new();
+    write_block(&mut endpoint, tag(1), &socket(member.address)); // address
+    let mut more = Vec::new();
+    write_block(&mut more, tag(1), &socket(additional.into())); // address
+    write_block(&mut endpoint, tag(4), &more); // additional_addresses
+    let mut body = Vec::new();
+    write_block(&mut body, tag(1), &endpoint); // endpoint
+    if !metadata.is_empty() {
+        write_block(&mut body, tag(3), metadata); // metadata
+    }
+    if member.weight != 1 {
+        let mut weight = vec![1 << 3]; // value
+        write_size(&mut weight, member.weight as usize);
+        write_block(&mut body, tag(4), &weight); // load_balancing_weight
+    }
+    write_block(out, tag(2), &body); // lb_endpoints
 }
 
 /// What stands before the text of an address.

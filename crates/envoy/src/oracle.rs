@@ -76,15 +76,22 @@ fn lb_endpoint(
 ) -> endpoint::LbEndpoint {
     use core::address::Address::SocketAddress;
     use core::socket_address::PortSpecifier;
-    let address = core::SocketAddress {
-        address: member.address.to_string(),
-        port_specifier: Some(PortSpecifier::PortValue(member.port.into())),
-        ..Default::default()
+    let address = |address: String| {
+        let socket = core::SocketAddress {
+            address,
+            port_specifier: Some(PortSpecifier::PortValue(member.port.into())),
+            ..Default::default()
+        };
+        Some(core::Address { address: Some(SocketAddress(socket)) })
     };
+    let additional = member
+        .additional
+        .map(|one| endpoint::endpoint::AdditionalAddress { address: address(one.to_string()) });
     endpoint::LbEndpoint {
         host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(
             endpoint::Endpoint {
-                address: Some(core::Address { address: Some(SocketAddress(address)) }),
+                address: address(member.address.to_string()),
+                additional_addresses: additional.into_iter().collect(),
                 ..Default::default()
             },
         )),
@@ -108,8 +115,11 @@ fn any_member(random: &mut dyn RngCore, origins: usize) -> AssignmentMember {
         1 => random.random_range(1..=u32::MAX),
         _ => 1,
     };
+    let additional =
+        random.random_bool(0.2).then(|| std::net::Ipv6Addr::from_bits(random.random()));
     AssignmentMember {
         address,
+        additional,
         port: [0, 1, 80, 127, 128, 8080, 16_383, 16_384, u16::MAX][random.random_range(0..9)],
         weight,
         tls_mode: [TlsMode::Istio, TlsMode::Disabled][usize::from(random.random_bool(0.3))],

@@ -123,6 +123,7 @@ impl NameAnswer<'_> {
         let passed = steps.iter().all(|step| step.ok);
         self.taken |= passed;
         Some(EndpointLine {
+            additional: None,
             address: one.address.to_string(),
             port,
             cluster: self.cluster.clone(),

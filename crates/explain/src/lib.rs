@@ -24,7 +24,7 @@ mod standing;
 mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 pub use self::access::{
     AskedRequest, ModeLine, PolicyExplanation, TransitionLine, VerdictLine, explain_policy, is_for,
@@ -135,6 +135,7 @@ pub fn explain(
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), ExplainGroup> = BTreeMap::new();
     let mut endpoints = Vec::new();
     let is_given = !is_scoped || Imports::of(context, view).has_port(service, port.number);
+    let twins = twins(context, view, service, port.number);
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = match decide(context, view, service, shard, endpoint, network) {
             // Whoever asks for its endpoints is given them, but nothing leads there.
@@ -144,6 +145,17 @@ pub fn explain(
             }
             decided => decided,
         };
+        // A dual-stack pod counts once, by the address that reaches it.
+        let other = pod_port(shard, endpoint).and_then(|pod| twins.get(&pod));
+        let other = other.and_then(|families| families[usize::from(endpoint.address.is_ipv6())]);
+        let is_repeated = other.is_some_and(|(is_sent, _)| {
+            let is_other_family = decided == Err(WithheldReason::EndpointFamily);
+            is_sent && (is_other_family || decided.is_ok() && endpoint.address.is_ipv6())
+        });
+        let is_asked = |shown: &str| address == Some(shown);
+        if is_repeated && !is_asked(&endpoint.address.to_string()) {
+            continue;
+        }
         let group = groups.entry((shard, network)).or_default();
         group.count(endpoint, &decided);
         group.rank = preferred.map(|preferred| {
@@ -154,6 +166,7 @@ pub fn explain(
             let asked = Decision { context, view, service, shard, endpoint, network };
             let mut line = asked.line(&decided);
             line.priority = rank(&ranks, endpoint, &decided);
+            line.additional = other.map(|(_, address)| address.to_string());
             endpoints.push(line);
         }
     }
@@ -185,6 +198,35 @@ pub fn explain(
         clusters: lines,
         endpoints,
     })
+}
+
+/// A pod of a shard, and a port of it.
+type PodPort<'a> = (&'a ShardKey, &'a Namespace, &'a str, &'a str, u16);
+
+fn pod_port<'a>(shard: &'a ShardKey, endpoint: EndpointRef<'a>) -> Option<PodPort<'a>> {
+    let pod = endpoint.workload?;
+    Some((shard, pod.namespace, pod.stem, pod.tail, endpoint.port))
+}
+
+/// The other address of each dual-stack pod, by whether that of this endpoint is IPv6, and whether it is sent.
+fn twins<'a>(
+    context: &PushContext,
+    view: &ViewKey,
+    service: &'a MergedService,
+    port: u16,
+) -> BTreeMap<PodPort<'a>, [Option<(bool, IpAddr)>; 2]> {
+    let mut twins: BTreeMap<_, [Option<(bool, IpAddr)>; 2]> = BTreeMap::new();
+    if !service.shards.iter().any(|shard| shard.endpoints.is_dual_stack()) {
+        return twins;
+    }
+    for (shard, endpoint, network) in service.endpoints_of_port(port) {
+        if let Some(pod) = pod_port(shard, endpoint) {
+            let is_sent = decide(context, view, service, shard, endpoint, network).is_ok();
+            let other = usize::from(endpoint.address.is_ipv4());
+            twins.entry(pod).or_default()[other] = Some((is_sent, endpoint.address));
+        }
+    }
+    twins
 }
 
 /// What of the definitions of a host counts for nothing, or less than another's.
@@ -451,6 +493,7 @@ impl Decision<'_> {
             port: self.endpoint.port,
             cluster: self.shard.cluster.to_string(),
             network: self.network.clone(),
+            additional: None,
             verdict,
             via,
             priority: None,
@@ -473,6 +516,13 @@ impl Decision<'_> {
         self.shard.provider == Provider::ServiceEntry
     }
 
+    /// Whether it is a pod of another cluster, found by its address.
+    fn is_elsewhere(&self) -> bool {
+        self.endpoint.workload.is_none()
+            && self.endpoint.service_account.is_some()
+            && self.shard.provider == Provider::Kubernetes
+    }
+
     fn is_everywhere(&self) -> bool {
         self.view.role == Role::Client && self.service.is_everywhere(self.shard, self.network)
     }
@@ -490,6 +540,10 @@ impl Decision<'_> {
                     format!("instance {instance} of {}", self.shard.cluster)
                 }
                 (Some(pod), PodState::Known) => format!("pod {pod}"),
+                _ if self.is_elsewhere() => {
+                    let identity = endpoint.service_account.map_or("", |identity| identity);
+                    format!("pod of another cluster at this address: {identity}")
+                }
                 _ => "no pod is named, or pods may not be read: no identity is known".into(),
             },
             WithholdingStep::Export => match self.view.role {
@@ -509,6 +563,7 @@ impl Decision<'_> {
                 );
                 let own = quoted(&self.view.network);
                 let by = match by {
+                    _ if self.is_elsewhere() => "the cluster that runs the pod".into(),
                     PlacedBy::WorkloadLabel if self.is_entry() => {
                         "field or label of the entry".into()
                     }
@@ -516,13 +571,6 @@ impl Decision<'_> {
                 };
                 if self.same_network() {
                     format!("same network as the proxy, {own} (by {by})")
-    /// Whether it is a pod of another cluster, found by its address.
-    fn is_elsewhere(&self) -> bool {
-        self.endpoint.workload.is_none()
-            && self.endpoint.service_account.is_some()
-            && self.shard.provider == Provider::Kubernetes
-    }
-
                 } else {
                     let network = quoted(self.network);
                     format!("in network {network} (by {by}), the proxy is in {own}")
@@ -540,10 +588,6 @@ impl Decision<'_> {
                 Err(_) if self.same_network() => "not needed".into(),
                 Err(_) => "the network has a gateway".into(),
             },
-                _ if self.is_elsewhere() => {
-                    let identity = endpoint.service_account.map_or("", |identity| identity);
-                    format!("pod of another cluster at this address: {identity}")
-                }
             WithholdingStep::Family => "the proxy speaks the address family".into(),
             WithholdingStep::Mtls if self.same_network() => match endpoint.tls_mode {
                 TlsMode::Istio => "takes mTLS".into(),
@@ -563,7 +607,6 @@ impl Decision<'_> {
             Some(own) => (Some(own), "the proxy's own cluster"),
             None => (claimants.first(), "which comes first"),
         };
-                    _ if self.is_elsewhere() => "the cluster that runs the pod".into(),
         let holder = holder.unwrap_or(&self.view.cluster);
         let of = &self.shard.cluster;
         format!(

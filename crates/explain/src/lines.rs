@@ -87,6 +87,9 @@ impl ClusterLine {
 pub struct EndpointLine {
     /// Its address.
     pub address: String,
+    /// The other address of a dual-stack pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub additional: Option<String>,
     /// Its port.
     pub port: u16,
     /// Its cluster.

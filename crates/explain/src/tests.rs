@@ -5,7 +5,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
 use strait_model::policy::Policy;
 use strait_model::testing::{endpoint, member, named_endpoint, service, shard, sidecar};
-use strait_model::{ByName, KnownCluster, KnownClusters, NamedEndpoint};
+use strait_model::{ByName, Endpoint, KnownCluster, KnownClusters, NamedEndpoint, WorkloadKey};
 
 /// East and west with an endpoint of `web.ns` each, in one network.
 fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
@@ -155,4 +155,36 @@ fn every_reason_for_which_endpoints_of_a_cluster_are_withheld_is_named() {
     let also: Vec<_> = line.also.iter().map(|one| (one.reason.as_str(), one.code)).collect();
     assert_eq!((line.reason.as_deref(), line.code), (Some("1 not ready"), Some("STR0420")));
     assert_eq!(also, [("1 named before their pod was seen", "STR0421")]);
+}
+
+#[test]
+fn dual_stack_pod_counts_once_by_the_address_that_reaches_it() {
+    let one = |address: &str| Endpoint {
+        workload: Some(Arc::new(WorkloadKey::new("ns", "web-1"))),
+        ..endpoint(address)
+    };
+    let mut mesh = MeshState::new(strait_mesh::testing::settings());
+    let endpoints = vec![one("10.0.0.1"), one("fd00::1")];
+    mesh.apply(MeshEvent::Registry(shard("east", 0).with(service("web.ns"), endpoints).built()));
+    mesh.apply(MeshEvent::Complete);
+    let context = mesh.next_version().expect("a first version").0;
+    let explained = |ipv4, ipv6, address: Option<&str>| {
+        let view = ViewKey::of(&sidecar("client.ns", "east"), "".into(), Role::Client);
+        let view = ViewKey { ipv4, ipv6, ..view };
+        explain(&context, "proxy", (&view, true), "web.ns", None, address).expect("a service")
+    };
+    for (ipv4, ipv6, address, other) in [
+        (true, false, "10.0.0.1", "fd00::1"),
+        (false, true, "fd00::1", "10.0.0.1"),
+        (true, true, "10.0.0.1", "fd00::1"),
+    ] {
+        let told = explained(ipv4, ipv6, None);
+        let [line] = &told.endpoints[..] else { panic!("{:#?}", told.endpoints) };
+        assert_eq!((line.address.as_str(), line.verdict), (address, "direct"));
+        assert_eq!(line.additional.as_deref(), Some(other));
+        assert_eq!((told.clusters[0].sent, told.clusters[0].total), (1, 1));
+        assert_eq!(told.clusters[0].code, None);
+        let asked = explained(ipv4, ipv6, Some(other));
+        assert_eq!(asked.endpoints.len(), 1, "an address that is asked for is explained");
+    }
 }

@@ -197,6 +197,12 @@ impl Endpoints {
         self.0.rows.iter().map(|row| PackedEndpoint { block: &self.0, row })
     }
 
+    /// Whether there are addresses of both families.
+    pub fn is_dual_stack(&self) -> bool {
+        let ipv6 = self.0.rare.as_ref().map_or(0, |rare| rare.ipv6.len());
+        ipv6 != 0 && ipv6 < self.len()
+    }
+
     /// Whether both are the very same value, which is cheap to know.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,6 +1,6 @@
 //! What a view is given of a service's port: endpoints and gateways by locality.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use strait_model::{ClusterId, Locality, TlsMode};
@@ -33,6 +33,8 @@ pub struct AssignmentGroup {
 pub struct AssignmentMember {
     /// The address.
     pub address: IpAddr,
+    /// The IPv6 address of a dual-stack pod whose IPv4 address is [`Self::address`], for proxies that speak both.
+    pub additional: Option<Ipv6Addr>,
     /// The port.
     pub port: u16,
     /// Its share, at least 1. The sum over an assignment fits into 32 bits (Envoy's limit).

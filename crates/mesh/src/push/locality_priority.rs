@@ -121,6 +121,7 @@ mod tests {
         let own = Arc::new(Locality::parse("r1/z1/s1"));
         let at = |last: u8| AssignmentMember {
             address: IpAddr::from([10, 0, 0, last]),
+            additional: None,
             port: 80,
             weight: 1,
             tls_mode: TlsMode::Istio,
@@ -136,9 +137,9 @@ mod tests {
             (false, "r1/z2/s1", 2, false, 1),
             (false, "r2/z1/s1", 2, false, 2),
             (false, "", 2, false, 2),
-            (false, "r1/z1/s1", 2, true, 3),
             (false, "/z1", 2, false, 0),
             (false, "/z2", 2, false, 2),
+            (false, "r1/z1/s1", 2, true, 3),
             (false, "r2/z1/s1", 2, true, 5),
             (true, "r1/z1/s1", 1, false, 0),
             (true, "r1/z1/s1", 2, false, 1),

@@ -210,6 +210,7 @@ mod tests {
         let group = |locality: &str, weights: &[u32]| {
             let member = |(at, weight): (usize, &u32)| AssignmentMember {
                 address: IpAddr::from([10, 0, 0, at as u8]),
+                additional: None,
                 port: 80,
                 weight: *weight,
                 tls_mode: TlsMode::Istio,

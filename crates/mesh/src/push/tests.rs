@@ -18,7 +18,7 @@ use strait_model::registry::{RegistryUpdate, ShardChange};
 use strait_model::testing::{endpoint, host, ip, member, port, removed, service, shard, sidecar};
 use strait_model::{
     Endpoint, ExportTo, Health, Hostname, KnownCluster, KnownClusters, Locality, Mode, PodState,
-    Resolution, TlsMode,
+    Resolution, TlsMode, WorkloadKey,
 };
 use strait_rules::traffic::Selection;
 
@@ -284,6 +284,55 @@ fn another_clusters_gateway_stands_in_for_one_of_a_family_the_proxy_lacks() {
     assert_eq!(members(&assigned(&context, &client("n1"))), ["203.0.113.2 2"]);
     let six = ViewKey { ipv4: false, ipv6: true, ..client("n1") };
     assert_eq!(members(&assigned(&context, &six)), ["2001:db8::2 2"]);
+}
+
+/// The endpoints of a dual-stack pod, as its two slices have them.
+fn dual_stack(name: &str, ipv4: &str, ipv6: &str) -> [Endpoint; 2] {
+    let pod = Arc::new(WorkloadKey::new("ns", name));
+    [ipv4, ipv6].map(|address| Endpoint { workload: Some(Arc::clone(&pod)), ..endpoint(address) })
+}
+
+#[test]
+fn dual_stack_pod_is_one_endpoint_with_an_additional_address() {
+    let east = [
+        dual_stack("a", "10.0.0.1", "fd00::1").to_vec(),
+        dual_stack("b", "10.0.0.2", "fd00::2").to_vec(),
+        vec![endpoint("10.0.0.3"), endpoint("fd00::4")],
+    ];
+    let context = context(two_networks(east.concat(), vec![]));
+    let shown = |view: &ViewKey| -> Vec<String> {
+        let assignment = assigned(&context, view);
+        let members = assignment.localities.iter().flat_map(|group| &group.members);
+        let shown = members.map(|one| match one.additional {
+            Some(additional) => format!("{} {additional} {}", one.address, one.weight),
+            None => format!("{} {}", one.address, one.weight),
+        });
+        shown.collect()
+    };
+    let both = ViewKey { ipv4: true, ipv6: true, ..client("n1") };
+    let expected = ["10.0.0.1 fd00::1 1", "10.0.0.2 fd00::2 1", "10.0.0.3 1", "fd00::4 1"];
+    assert_eq!(shown(&both), expected);
+    let four = ViewKey { ipv6: false, ..both.clone() };
+    assert_eq!(shown(&four), ["10.0.0.1 1", "10.0.0.2 1", "10.0.0.3 1"]);
+    let six = ViewKey { ipv4: false, ..both };
+    assert_eq!(shown(&six), ["fd00::1 1", "fd00::2 1", "fd00::4 1"]);
+}
+
+#[test]
+fn dual_stack_pod_counts_once_behind_a_gateway() {
+    let west = [
+        dual_stack("a", "10.0.0.1", "fd00::1"),
+        // The slice of one family says that it is ready before that of the other.
+        dual_stack("b", "10.0.0.2", "fd00::2"),
+    ];
+    let mut west = west.concat();
+    west[2].health = Health::Unhealthy;
+    let east = dual_stack("c", "10.0.0.3", "fd00::3").to_vec();
+    let context = context(two_networks(east, west));
+    for (ipv4, ipv6) in [(true, true), (true, false)] {
+        let view = ViewKey { ipv4, ipv6, ..client("n1") };
+        assert_eq!(members(&assigned(&context, &view)), ["10.0.0.3 1", "203.0.113.2 2"]);
+    }
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //! in the order of [`WithholdingStep`]; the first that fails withholds the endpoint.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 pub use super::assignment::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
@@ -26,8 +26,8 @@ use strait_model::policy::Rank;
 use strait_model::registry::ShardKey;
 use strait_model::{
     ClusterId, Definition, Distribution, EndpointGroup, EndpointMetadata, EndpointRef, ExportTo,
-    Health, Locality, Mode, NO_ADDRESS, NetworkId, PackedEndpoint, PodState, Port, Resolution,
-    TlsMode,
+    Health, Locality, Mode, NO_ADDRESS, Namespace, NetworkId, PackedEndpoint, PodState, Port,
+    Resolution, TlsMode,
 };
 
 /// The way to an endpoint.
@@ -158,7 +158,7 @@ impl<'a> Traits<'a> {
 }
 
 /// The way to an endpoint; which gateways, the [`Reach`] knows.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Via {
     Direct,
     Gateways,
@@ -500,6 +500,54 @@ fn reaches<'a, 'v>(
     spots.map(|spot| Reach::new(context, view, service, local, &shard.key, spot)).collect()
 }
 
+/// The addresses of dual-stack pods that are reached by both families in one way. EndpointSlices have one family each, so such
+/// a pod is two endpoints there.
+#[derive(Default)]
+struct Twins<'a>(BTreeMap<PodPort<'a>, [Option<(Via, IpAddr)>; 2]>);
+
+/// A pod by namespace and name in two parts, and a port of it.
+type PodPort<'a> = (&'a Namespace, &'a str, &'a str, u16);
+
+impl<'a> Twins<'a> {
+    /// `decide` returns the way to an endpoint that is asked for and may be sent.
+    fn of(
+        shard: &'a ShardEndpoints,
+        decide: impl Fn(PackedEndpoint<'a>, usize) -> Option<Via>,
+    ) -> Self {
+        let mut twins = Self::default();
+        if !shard.endpoints.is_dual_stack() {
+            return twins;
+        }
+        for (endpoint, network) in shard.packed() {
+            if let (Some(pod), Some(via)) = (pod_port(endpoint), decide(endpoint, network)) {
+                let families = twins.0.entry(pod).or_default();
+                families[usize::from(endpoint.is_ipv4())] = Some((via, endpoint.address()));
+            }
+        }
+        twins
+    }
+
+    /// The IPv6 address of the pod of an endpoint, if both of its families are reached in this way.
+    fn ipv6_of(&self, endpoint: PackedEndpoint<'a>, via: Via) -> Option<Ipv6Addr> {
+        if self.0.is_empty() {
+            return None;
+        }
+        match self.0.get(&pod_port(endpoint)?)? {
+            [Some((ipv6, IpAddr::V6(address))), Some((ipv4, _))]
+                if *ipv6 == via && *ipv4 == via =>
+            {
+                Some(*address)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn pod_port(endpoint: PackedEndpoint<'_>) -> Option<PodPort<'_>> {
+    let pod = endpoint.unpack().workload?;
+    Some((pod.namespace, pod.stem, pod.tail, endpoint.port()))
+}
+
 /// For each network of a shard and in it each locality, whether there are endpoints of a subset.
 fn subset_places(shard: &ShardEndpoints, subset: SubsetFilter<'_>) -> Vec<bool> {
     let networks = shard.networks().iter().map(|network| subset.is_of_network(network));
@@ -585,6 +633,11 @@ impl SortedEndpoints {
                 group.members.reserve(*size);
             }
         }
+        let twins = Twins::of(shard, |endpoint, network| {
+            let (kind, _, tls_mode, _) =
+                kinds.get(endpoint.kind()).filter(|(_, is_asked, ..)| *is_asked)?;
+            reaches.get(network)?.decide(Traits::of(endpoint, kind, *tls_mode)).ok()
+        });
         let mut behind = vec![0_u64; groups.len()];
         let places = (!subset.is_all()).then(|| subset_places(shard, subset));
         for (endpoint, network) in shard.packed() {
@@ -598,12 +651,19 @@ impl SortedEndpoints {
             if places.as_ref().is_some_and(|places| places.get(place) != Some(&true)) {
                 continue;
             }
-            match reach.decide(Traits::of(endpoint, kind, *tls_mode)) {
+            let decided = reach.decide(Traits::of(endpoint, kind, *tls_mode));
+            let twin = decided.ok().and_then(|via| twins.ipv6_of(endpoint, via));
+            // A dual-stack pod is one endpoint: that of its IPv4 address.
+            if twin.is_some() && !endpoint.is_ipv4() {
+                continue;
+            }
+            match decided {
                 Ok(Via::Direct) => {
                     let group = groups.get(place);
                     if let Some(group) = group.and_then(|at| self.groups.get_mut(*at)) {
                         group.members.push(AssignmentMember {
                             address: endpoint.address(),
+                            additional: twin,
                             port: endpoint.port(),
                             weight,
                             tls_mode: *tls_mode,

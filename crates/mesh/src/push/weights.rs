@@ -95,6 +95,7 @@ pub(super) fn fit(
             let origin = origins.get(&(address, port)).copied().unwrap_or_default();
             group.members.push(AssignmentMember {
                 address,
+                additional: None,
                 port,
                 weight,
                 tls_mode: TlsMode::Istio,
