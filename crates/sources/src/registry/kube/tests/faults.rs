@@ -500,7 +500,7 @@ async fn kind_that_alone_cannot_be_read_is_reported_as_outdated() {
         ("endpointslices", None),
         ("pods", Some("null")),
         ("services", Some(r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{},"items":["#)),
-        ("gateways", None),
+        ("nodes", None),
     ];
     let check = async |(resource, body): (&str, Option<&str>)| {
         let sim = sim(Options::default()).await;
