@@ -27,6 +27,8 @@ const STREAM_BYTES: u64 = 64 << 10;
 const NAME_BYTES: u64 = 64;
 /// The memory of a typical stream, in bytes.
 const PIECE_BYTES: u64 = 128 << 10;
+/// The maximum charge for names of one identity, on any machine: 64 MiB.
+const NAMES_BYTES_MAX: u64 = 64 << 20;
 /// The memory for a name that refers to no service, in addition to its text, in bytes. Neither the
 /// name nor its empty response is shared with other streams.
 const MADE_UP_BYTES: u64 = 256;
@@ -242,6 +244,11 @@ impl Budgets {
         defers
     }
 
+    /// Returns the maximum charge for names of an identity, in bytes.
+    fn names_limit(&self) -> u64 {
+        self.limit.min(NAMES_BYTES_MAX)
+    }
+
     /// Returns the maximum charge of an identity, in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
@@ -307,14 +314,20 @@ impl Budgets {
     }
 
     fn checked(&self, identity: &SpiffeId, usage: &IdentityUsage) -> Result<(), OverBudget> {
-        if usage.charged <= self.limit {
+        // Streams of pods that nobody knows yet may be many and honest, so the absolute limit is one of names.
+        let of_names = usage.charged.saturating_sub(usage.unverified * STREAM_BYTES);
+        let (charged, limit) = match of_names > self.names_limit() {
+            true => (of_names, self.names_limit()),
+            false => (usage.charged, self.limit),
+        };
+        if charged <= limit {
             return Ok(());
         }
         self.over_budget.fetch_add(1, Ordering::Relaxed);
         Err(OverBudget {
             identity: identity.clone(),
-            charged: usage.charged,
-            limit: self.limit,
+            charged,
+            limit,
             unverified: usage.unverified,
             made_up: usage.made_up,
         })
@@ -511,6 +524,26 @@ mod tests {
         let open: Vec<_> = streams.map_while(Result::ok).collect();
         assert_eq!(open.len() as u64, budgets.limit() / STREAM_BYTES);
         assert!(budgets.open(&id("honest"), false).is_ok(), "others have budgets of their own");
+    }
+
+    #[test]
+    fn names_of_one_identity_have_an_absolute_limit_on_a_machine_without_one() {
+        let budgets = Arc::new(Budgets::of_memory(64 << 30));
+        let mut accounts = Vec::new();
+        let within = (NAMES_BYTES_MAX / 2 - (1 << 20)) / (MADE_UP_BYTES + 60);
+        let mut account = budgets.open(&id("thief"), true).expect("room");
+        account.set(Charge { verified: true, ..made_up(within) }).expect("within the limit");
+        accounts.push(account);
+        let mut account = budgets.open(&id("thief"), true).expect("room");
+        let more = Charge { verified: true, ..made_up(10_000) };
+        let refused = account.bears(more).expect_err("of both streams together");
+        let Refused::Budget(OverBudget { limit, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(limit, NAMES_BYTES_MAX);
+        assert!(account.set(more).is_err());
+        // Pods that nobody knows yet, each with a stream.
+        for _ in 0..2000 {
+            accounts.push(budgets.open(&id("honest"), false).expect("not names"));
+        }
     }
 
     #[test]
