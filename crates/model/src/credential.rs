@@ -101,6 +101,16 @@ pub enum Credential {
     },
 }
 
+impl Credential {
+    /// The bytes of its PEM texts.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Pair { chain, key } => chain.len() + key.len(),
+            Self::Roots { roots, revoked } => roots.len() + revoked.as_ref().map_or(0, Vec::len),
+        }
+    }
+}
+
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -181,6 +181,11 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
+    /// Store the Secrets that gateways were sent, private keys included, in --state-dir: gateways get them after a restart
+    /// while their API server is unreachable
+    #[arg(long, env = "STRAIT_KEEP_GATEWAY_SECRETS")]
+    pub keep_gateway_secrets: bool,
+
     /// After this, a cluster that never synced no longer holds up readiness
     #[arg(long, env = "STRAIT_REMOTE_CLUSTER_TIMEOUT", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub remote_cluster_timeout: Duration,

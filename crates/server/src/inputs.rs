@@ -21,6 +21,7 @@ use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use super::start_reads::EarlyHold;
 use crate::admin::Readiness;
 use crate::config::ServeArgs;
+use strait_base::durable;
 use strait_base::source_status::SourceStatusTable;
 use strait_base::task::Supervisor;
 use strait_explain::ConfigReports;
@@ -108,6 +109,7 @@ impl ServerInputs {
         let hold_file = state_dir.as_deref().map(HoldFile::of);
         let rollout_files = state_dir.as_deref().map(RolloutFiles::of);
         let outside_dir = state_dir.clone();
+        let secrets_dir = state_dir.clone();
         let keys_file = state_dir.as_ref().map(|folder| folder.join("jwks.json"));
         let (state, restored) = last_known_good(args, state_dir).await;
         let config_cluster = source.objects(args, &restored, state.is_some(), tasks);
@@ -197,7 +199,7 @@ impl ServerInputs {
             mesh_problems: mesh.problems(),
             trust_domain: trust_domain_seen,
             callers,
-            credentials: Arc::new(MemberCredentials::new(clusters.clients.clone(), tasks.child())),
+            credentials: Arc::new(gateway_secrets(args, secrets_dir, &clusters.clients, tasks)),
             faulty: faulty_seen,
             reports: reports_seen,
             hold: hold_seen,
@@ -264,6 +266,30 @@ impl ServerInputs {
         };
         tasks.spawn("feed", feed::run(configuration, from, to, rollout, tasks.clone()));
         inputs
+    }
+}
+
+/// The reader of gateways' Secrets. What an earlier process stored is removed unless it is to be kept.
+fn gateway_secrets(
+    args: &ServeArgs,
+    state_dir: Option<PathBuf>,
+    clients: &watch::Receiver<Arc<reconciler::MemberClients>>,
+    tasks: &Supervisor,
+) -> MemberCredentials {
+    let credentials = MemberCredentials::new(clients.clone(), tasks.child());
+    let file = state_dir.map(|folder| folder.join("gateway-secrets.json"));
+    match file {
+        Some(file) if args.keep_gateway_secrets => credentials.keeping_in(file),
+        Some(file) => {
+            // Nearly always there is none.
+            if let Err(error) = durable::remove(&file)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                warn!(path = %file.display(), %error, "stored secrets of gateways can't be removed");
+            }
+            credentials
+        }
+        None => credentials,
     }
 }
 

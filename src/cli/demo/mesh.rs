@@ -382,6 +382,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         scope_gateway_to_namespace: false,
         join_virtual_services: false,
         write_status: false,
+        keep_gateway_secrets: false,
         require_client_certificate: false,
         policy_errors: Default::default(),
         jwks_deny: Vec::new(),

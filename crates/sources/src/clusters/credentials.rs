@@ -2,13 +2,20 @@
 //!
 //! A gateway's certificate stands in a Secret of its own cluster and namespace. It is read there, and only while the
 //! gateway's own account may list Secrets of that namespace, as its API server says: who may not read a key itself is not
-//! given it here. One task for each account and Secret that anybody asks for; nothing is ever written to disk.
+//! given it here. One task for each account and Secret that anybody asks for.
+//! What was read last for an account stays in memory: a gateway that asks again while its API server is unreachable gets it,
+//! unless that server has refused the account since. Nothing is written to disk unless the operator asks for it (`kept.rs`).
 
 mod access;
+mod kept;
 mod secret_kind;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::pending;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -26,11 +33,13 @@ use strait_identity::credential::{CredentialRegistry, SecretFields, read_credent
 use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
 use strait_model::ClusterId;
 use strait_model::credential::{
-    CredentialName, CredentialPart, CredentialState, CredentialTrouble, ROOTS_SUFFIX,
+    Credential, CredentialName, CredentialPart, CredentialState, CredentialTrouble, ROOTS_SUFFIX,
 };
 
 /// The most credentials that are followed at once.
 const FOLLOWED_MAX: usize = 8192;
+/// The most bytes of credentials that are stored for API servers that become unreachable.
+const LAST_BYTES_MAX: usize = 64 << 20;
 /// How long to rest where an API server can't be asked.
 const RETRY: Duration = Duration::from_secs(5);
 /// Events of a reader that wait. A full channel makes it wait, and in the end the server.
@@ -48,6 +57,43 @@ pub struct MemberCredentials {
     tasks: Supervisor,
     access: Arc<AccessReviews>,
     followed: Arc<Mutex<Followed>>,
+    last: Arc<Mutex<LastCredentials>>,
+}
+
+/// The credentials that were read last, for accounts that might list them then.
+#[derive(Debug, Default)]
+struct LastCredentials {
+    credentials: HashMap<CredentialKey, Arc<Credential>>,
+    bytes: usize,
+    /// Counts changes.
+    changes: watch::Sender<u64>,
+}
+
+impl LastCredentials {
+    fn get(&self, key: &CredentialKey) -> Option<Arc<Credential>> {
+        self.credentials.get(key).cloned()
+    }
+
+    /// Stores a credential if there is room for it.
+    fn insert(&mut self, key: &CredentialKey, credential: &Arc<Credential>) {
+        if self.credentials.get(key) == Some(credential) {
+            return;
+        }
+        self.remove(key);
+        let bytes = self.bytes + credential.size();
+        if self.credentials.len() < FOLLOWED_MAX && bytes <= LAST_BYTES_MAX {
+            self.bytes = bytes;
+            self.credentials.insert(key.clone(), Arc::clone(credential));
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    fn remove(&mut self, key: &CredentialKey) {
+        if let Some(credential) = self.credentials.remove(key) {
+            self.bytes -= credential.size();
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
 }
 
 /// The states that somebody follows.
@@ -56,7 +102,26 @@ type Followed = HashMap<CredentialKey, watch::Sender<CredentialState>>;
 impl MemberCredentials {
     /// One that reads nothing yet. Tasks are made in `tasks`.
     pub fn new(clients: watch::Receiver<Arc<MemberClients>>, tasks: Supervisor) -> Self {
-        Self { clients, tasks, access: Arc::default(), followed: Arc::default() }
+        let (access, followed, last) = (Arc::default(), Arc::default(), Arc::default());
+        Self { clients, tasks, access, followed, last }
+    }
+}
+
+impl MemberCredentials {
+    /// The same, with what was read last stored in a file, also over a restart.
+    #[must_use]
+    pub fn keeping_in(self, file: PathBuf) -> Self {
+        let kept = kept::read(&file).unwrap_or_else(|error| {
+            warn!(path = %file.display(), %error, "stored secrets of gateways can't be read");
+            Vec::new()
+        });
+        let changes = {
+            let mut last = lock(&self.last);
+            kept.iter().for_each(|(key, credential)| last.insert(key, credential));
+            last.changes.subscribe()
+        };
+        self.tasks.spawn("gateway secrets", kept::keep(file, Arc::clone(&self.last), changes));
+        self
     }
 }
 
@@ -76,13 +141,17 @@ impl CredentialRegistry for MemberCredentials {
             let fact = format!("{FOLLOWED_MAX} Secrets are read for gateways already, and no more");
             return watch::channel(nothing(&codes::SECRET_UNREADABLE, fact)).1;
         }
-        let (state, seen) = watch::channel(CredentialState::default());
+        // Not settled: it is sent once the API server could not be asked.
+        let current = lock(&self.last).get(&key);
+        let (state, seen) = watch::channel(CredentialState { current, ..Default::default() });
         followed.insert(key.clone(), state.clone());
         let follower = CredentialFollower {
             key,
             clients: self.clients.clone(),
             access: Arc::clone(&self.access),
             followed: Arc::clone(&self.followed),
+            last: Arc::clone(&self.last),
+            has_read: AtomicBool::new(false),
             state,
         };
         self.tasks.spawn("gateway secret", follower.run());
@@ -102,6 +171,9 @@ struct CredentialFollower {
     clients: watch::Receiver<Arc<MemberClients>>,
     access: Arc<AccessReviews>,
     followed: Arc<Mutex<Followed>>,
+    last: Arc<Mutex<LastCredentials>>,
+    /// Whether this follower has read the credential, so that what it holds is not of an earlier one.
+    has_read: AtomicBool,
     state: watch::Sender<CredentialState>,
 }
 
@@ -192,6 +264,7 @@ impl CredentialFollower {
                     let fact = format!(
                         "account {name} may not list secrets in namespace {ns} of cluster {cluster}"
                     );
+                    lock(&self.last).remove(&self.key);
                     self.set(nothing(&codes::SECRET_DENIED, fact));
                 }
                 // Whoever might is let go on; whoever was never asked about waits.
@@ -274,15 +347,21 @@ impl CredentialFollower {
         let fields = there.clone().find(|fields| fields.roots.is_some()).or_else(|| there.next());
         let Some(fields) = fields else {
             let fact = format!("cluster {cluster} has no secret {name}");
-            return self.trouble(&codes::SECRET_MISSING, fact);
+            lock(&self.last).remove(&self.key);
+            return match self.has_read.load(Ordering::Relaxed) {
+                true => self.trouble(&codes::SECRET_MISSING, fact),
+                false => self.set(nothing(&codes::SECRET_MISSING, fact)),
+            };
         };
         let origin = format!("secret {name} of cluster {cluster}");
         match read_credential(name.part, fields, &origin, SystemTime::now()) {
-            Ok(current) => self.set(CredentialState {
-                current: Some(Arc::new(current)),
-                trouble: None,
-                settled: true,
-            }),
+            Ok(current) => {
+                let current = Arc::new(current);
+                self.has_read.store(true, Ordering::Relaxed);
+                lock(&self.last).insert(&self.key, &current);
+                let current = Some(current);
+                self.set(CredentialState { current, trouble: None, settled: true });
+            }
             Err(error) => self.trouble(&codes::SECRET_INVALID, error.to_string()),
         }
     }

@@ -118,6 +118,12 @@ impl AccessReviews {
         verdict(allowed)
     }
 
+    /// Forgets what API servers said.
+    #[cfg(test)]
+    pub(super) fn forget(&self) {
+        self.answers().clear();
+    }
+
     fn answers(&self) -> MutexGuard<'_, HashMap<AccessQuestion, (Instant, bool)>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
