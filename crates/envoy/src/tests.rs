@@ -12,7 +12,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
 use strait_mesh::testing::settings;
 use strait_model::registry::RegistryUpdate;
-use strait_model::testing::{endpoint, named_endpoint, service, shard, sidecar};
+use strait_model::testing::{endpoint, named_endpoint, port, service, shard, sidecar};
 use strait_model::{
     ByName, Endpoint, GrpcLibrary, NamedEndpoint, PodState, Proxy, Resolution, TlsMode,
 };
@@ -121,6 +121,23 @@ fn of_those_that_could_who_does_not_take_mtls_says_so_for_itself() {
     assert_eq!(found.into_values().collect::<Vec<_>>(), [true, false, false]);
     let matches = given.cluster["transport_socket_matches"].as_array().expect("a list");
     assert!(matches.iter().all(|one| one["match"].is_object()), "none catches all");
+}
+
+#[test]
+fn target_port_of_a_service_without_resolution_replaces_that_of_the_connection() {
+    let cluster = |target: u16, resolution: Resolution| {
+        let mut web = service("web.ns").with(|one| one.resolution = resolution);
+        web.ports = vec![port("http", 80, target)];
+        let mut mesh = MeshState::new(settings());
+        mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").with(web, vec![]).built()));
+        mesh.apply(MeshEvent::Complete);
+        Given::to(&client(), &mesh.next_version().expect("a first version").0).cluster
+    };
+    let replaced = cluster(8080, Resolution::Passthrough);
+    assert_eq!(replaced["original_dst_lb_config"], json!({ "upstream_port_override": 8080 }));
+    for kept in [cluster(80, Resolution::Passthrough), cluster(8080, Resolution::Headless)] {
+        assert!(kept.get("original_dst_lb_config").is_none(), "{kept}");
+    }
 }
 
 fn library(mtls: bool) -> Proxy {
