@@ -314,7 +314,7 @@ impl Budgets {
     }
 
     fn checked(&self, identity: &SpiffeId, usage: &IdentityUsage) -> Result<(), OverBudget> {
-        // Streams of pods that nobody knows yet may be many and honest, so the absolute limit is one of names.
+        // A deployment may have thousands of pods that are not known yet, so the absolute limit covers names only.
         let of_names = usage.charged.saturating_sub(usage.unverified * STREAM_BYTES);
         let (charged, limit) = match of_names > self.names_limit() {
             true => (of_names, self.names_limit()),
@@ -540,7 +540,7 @@ mod tests {
         let Refused::Budget(OverBudget { limit, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(limit, NAMES_BYTES_MAX);
         assert!(account.set(more).is_err());
-        // Pods that nobody knows yet, each with a stream.
+        // Streams of unknown pods.
         for _ in 0..2000 {
             accounts.push(budgets.open(&id("honest"), false).expect("not names"));
         }

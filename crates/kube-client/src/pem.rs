@@ -1,7 +1,7 @@
 //! Certificates and keys in PEM, as Go's clients read them.
 //!
-//! Go judges a private key by its content and not by the label of its block, and skips blocks that are no certificates in a
-//! bundle of CAs. Kubeconfigs that work with kubectl must work here.
+//! Go judges a private key by its content and not by the label of its block, and it ignores unreadable blocks
+//! in a bundle of CAs. Kubeconfigs that work with kubectl must work here.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,7 +14,7 @@ const P521: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];
 /// The certificates of a CA bundle.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CaBundle {
-    /// Those that can be trust anchors, in their order.
+    /// The certificates that can be trust anchors, in the order of the bundle.
     pub certificates: Vec<CertificateDer<'static>>,
     /// How many blocks are labelled as certificates and can't be read.
     pub unreadable: usize,
@@ -37,7 +37,7 @@ impl CaBundle {
     }
 }
 
-/// Reads the first private key of a text, whatever the label of its block.
+/// Reads the first private key in a text. The label of its block does not matter.
 ///
 /// # Errors
 /// There is no such block, or its content is no private key.
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn private_keys_are_read_whatever_their_label() {
-        // Keys of openssl, P-256 in both forms; made for this test.
+        // A generated P-256 key.
         let pkcs8 = rcgen::KeyPair::generate().expect("a key").serialize_der();
         for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"] {
             let pem = format!("{}{}", block("EC PARAMETERS", b"x"), block(label, &pkcs8));

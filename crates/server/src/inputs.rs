@@ -269,7 +269,7 @@ impl ServerInputs {
     }
 }
 
-/// The reader of gateways' Secrets. What an earlier process stored is removed unless it is to be kept.
+/// Creates the reader of gateways' Secrets. Without `--keep-gateway-secrets` it removes the file of an earlier process.
 fn gateway_secrets(
     args: &ServeArgs,
     state_dir: Option<PathBuf>,
@@ -281,7 +281,6 @@ fn gateway_secrets(
     match file {
         Some(file) if args.keep_gateway_secrets => credentials.keeping_in(file),
         Some(file) => {
-            // Nearly always there is none.
             if let Err(error) = durable::remove(&file)
                 && error.kind() != std::io::ErrorKind::NotFound
             {

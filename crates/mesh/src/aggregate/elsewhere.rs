@@ -70,15 +70,15 @@ impl NamelessEndpoints {
     }
 }
 
-/// The endpoints that name no pod, mostly none.
+/// Returns the endpoints that name no pod. Most services have none.
 fn nameless(endpoints: &Endpoints) -> impl Iterator<Item = EndpointRef<'_>> {
     let has_any = endpoints.kinds().iter().any(|kind| kind.workload_namespace().is_none());
     let all = has_any.then(|| endpoints.iter());
     all.into_iter().flatten().filter(|endpoint| endpoint.workload.is_none())
 }
 
-/// Another cluster, as endpoints of a service are looked up in it.
-pub(super) struct OtherCluster<'a> {
+/// A cluster, as endpoints of a service are looked up in it.
+pub(super) struct ClusterPods<'a> {
     pub(super) id: &'a ClusterId,
     pub(super) workloads: &'a Workloads,
     pub(super) facts: &'a ClusterFacts,
@@ -86,84 +86,100 @@ pub(super) struct OtherCluster<'a> {
     pub(super) endpoints: Option<&'a Endpoints>,
 }
 
-/// The endpoints of a cluster, and the networks of those that take them from pods of other clusters.
-pub(super) struct ResolvedEndpoints {
-    pub(super) endpoints: Endpoints,
-    pub(super) networks: BTreeMap<IpAddr, NetworkId>,
-}
-
 /// A pod at an address.
 struct PodAt<'a> {
-    cluster: &'a OtherCluster<'a>,
+    cluster: ClusterPods<'a>,
     name: WorkloadRef<'a>,
     pod: &'a Workload,
     network: NetworkId,
 }
 
-/// Looks up the endpoints that name no pod in other clusters. `network_of` returns the network of a pod at an address, and
-/// without a pod the network of the endpoint itself. Returns `None` if nothing differs.
-pub(super) fn resolve<'a>(
-    endpoints: &Endpoints,
-    namespace: &Namespace,
-    others: &'a [OtherCluster<'a>],
-    network_of: impl Fn(Option<(&ClusterId, &Workload)>, IpAddr) -> NetworkId,
-) -> Option<ResolvedEndpoints> {
-    let addresses: BTreeSet<IpAddr> = nameless(endpoints).map(|one| one.address).collect();
-    if addresses.is_empty() {
-        return None;
-    }
-    let mut pods: BTreeMap<IpAddr, Vec<PodAt<'a>>> = BTreeMap::new();
-    for cluster in others {
-        for (name, pod) in cluster.workloads.of_namespace(namespace.as_str()) {
-            for address in pod.addresses.iter().filter(|address| addresses.contains(address)) {
-                let network = network_of(Some((cluster.id, pod)), address);
-                let found = PodAt { cluster, name, pod, network };
-                pods.entry(address).or_default().push(found);
-            }
-        }
-    }
-    if pods.is_empty() {
-        return None;
-    }
-    let mut networks = BTreeMap::new();
-    let mut differs = false;
-    let resolved = endpoints.iter().filter_map(|endpoint| {
-        let original = Some(endpoint.to_endpoint());
-        let Some(pods) = pods.get(&endpoint.address).filter(|_| endpoint.workload.is_none()) else {
-            return original;
-        };
-        let is_copy = endpoint.pod == PodState::Mirrored;
-        let own = if is_copy { NetworkId::default() } else { network_of(None, endpoint.address) };
-        let mut pods = pods.iter().filter(|pod| is_copy || pod.network == own);
-        let has_it = |pod: &PodAt<'_>| {
-            let same =
-                |one: EndpointRef<'_>| (one.address, one.port) == (endpoint.address, endpoint.port);
-            pod.cluster.endpoints.is_some_and(|endpoints| endpoints.iter().any(same))
-        };
-        let mut others = pods.clone();
-        if others.any(has_it) {
-            differs = true;
-            return None;
-        }
-        match (pods.next(), pods.next()) {
-            (Some(pod), None) => {
-                differs = true;
-                networks.insert(endpoint.address, pod.network.clone());
-                Some(with_facts(endpoint, pod))
-            }
-            // Two clusters have the address: which pod is meant is unknown.
-            (Some(_), Some(_)) if is_copy => {
-                differs = true;
-                Some(Endpoint { pod: PodState::Missing, ..endpoint.to_endpoint() })
-            }
-            _ => original,
-        }
-    });
-    let endpoints: Endpoints = resolved.collect();
-    differs.then_some(ResolvedEndpoints { endpoints, networks })
+/// The pods of all clusters at the addresses for which endpoints of a service name none.
+pub(super) struct PodsByAddress<'a>(BTreeMap<IpAddr, Vec<PodAt<'a>>>);
+
+/// The resolved endpoints of a cluster, and the networks of the endpoints that are pods of other clusters.
+pub(super) struct ResolvedEndpoints {
+    pub(super) endpoints: Endpoints,
+    pub(super) networks: BTreeMap<IpAddr, NetworkId>,
 }
 
-/// The endpoint with what the pod's cluster knows of the pod.
+impl<'a> PodsByAddress<'a> {
+    /// Finds the pods of a namespace at the addresses for which any of these endpoints names none. Returns `None` if no pod has
+    /// one, which is the usual case.
+    pub(super) fn find<'e>(
+        namespace: &Namespace,
+        endpoints: impl Iterator<Item = &'e Endpoints>,
+        clusters: impl Iterator<Item = ClusterPods<'a>>,
+        network_of: impl Fn(&ClusterId, &Workload, IpAddr) -> NetworkId,
+    ) -> Option<Self> {
+        let addresses: BTreeSet<IpAddr> =
+            endpoints.flat_map(nameless).map(|endpoint| endpoint.address).collect();
+        if addresses.is_empty() {
+            return None;
+        }
+        let mut pods: BTreeMap<IpAddr, Vec<PodAt<'a>>> = BTreeMap::new();
+        for ClusterPods { id, workloads, facts, endpoints } in clusters {
+            for (name, pod) in workloads.of_namespace(namespace.as_str()) {
+                for address in pod.addresses.iter().filter(|address| addresses.contains(address)) {
+                    let network = network_of(id, pod, address);
+                    let cluster = ClusterPods { id, workloads, facts, endpoints };
+                    pods.entry(address).or_default().push(PodAt { cluster, name, pod, network });
+                }
+            }
+        }
+        (!pods.is_empty()).then_some(Self(pods))
+    }
+
+    /// Gives the endpoints of the cluster `own` that name no pod the facts of other clusters' pods. `network_of` returns the
+    /// network of an endpoint as its own cluster has it. Returns `None` if nothing differs.
+    pub(super) fn resolve(
+        &self,
+        own: &ClusterId,
+        endpoints: &Endpoints,
+        network_of: impl Fn(IpAddr) -> NetworkId,
+    ) -> Option<ResolvedEndpoints> {
+        let mut networks = BTreeMap::new();
+        let mut differs = false;
+        let resolved = endpoints.iter().filter_map(|endpoint| {
+            let original = Some(endpoint.to_endpoint());
+            let pods = self.0.get(&endpoint.address).filter(|_| endpoint.workload.is_none());
+            let Some(pods) = pods else { return original };
+            let is_copy = endpoint.pod == PodState::Mirrored;
+            let network = if is_copy { None } else { Some(network_of(endpoint.address)) };
+            let is_meant = |pod: &&PodAt<'_>| {
+                pod.cluster.id != own && network.as_ref().is_none_or(|own| pod.network == *own)
+            };
+            let mut pods = pods.iter().filter(is_meant);
+            let has_it = |pod: &PodAt<'_>| {
+                let same = |one: EndpointRef<'_>| {
+                    (one.address, one.port) == (endpoint.address, endpoint.port)
+                };
+                pod.cluster.endpoints.is_some_and(|endpoints| endpoints.iter().any(same))
+            };
+            if pods.clone().any(has_it) {
+                differs = true;
+                return None;
+            }
+            match (pods.next(), pods.next()) {
+                (Some(pod), None) => {
+                    differs = true;
+                    networks.insert(endpoint.address, pod.network.clone());
+                    Some(with_facts(endpoint, pod))
+                }
+                // Two clusters have the address: the endpoint does not say which pod it means.
+                (Some(_), Some(_)) if is_copy => {
+                    differs = true;
+                    Some(Endpoint { pod: PodState::Missing, ..endpoint.to_endpoint() })
+                }
+                _ => original,
+            }
+        });
+        let endpoints: Endpoints = resolved.collect();
+        differs.then_some(ResolvedEndpoints { endpoints, networks })
+    }
+}
+
+/// Returns the endpoint with the facts that the pod's cluster has about the pod.
 fn with_facts(endpoint: EndpointRef<'_>, PodAt { cluster, name, pod, .. }: &PodAt<'_>) -> Endpoint {
     let of_node = || cluster.facts.localities.get(&***pod.node.as_ref()?);
     let locality = pod.locality.as_ref().or_else(of_node);

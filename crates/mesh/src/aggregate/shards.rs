@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use imbl::ordset::DiffItem;
 
-use super::elsewhere::{NamelessEndpoints, OtherCluster, ResolvedEndpoints, resolve};
+use super::elsewhere::{ClusterPods, NamelessEndpoints, PodsByAddress, ResolvedEndpoints};
 use super::merge::{AssignNetwork, MergedRecord, MergedService, merge};
 use strait_model::registry::{
     Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
 use strait_model::{
-    ClusterFacts, ClusterId, Endpoints, Hostname, KnownClusters, NetworkId, Seniority, Service,
-    WorkloadKey, Workloads, repack,
+    ClusterFacts, ClusterId, Hostname, KnownClusters, NetworkId, Seniority, Service, WorkloadKey,
+    Workloads, repack,
 };
 
 /// All shards.
@@ -191,15 +191,17 @@ impl Aggregate {
             .filter_map(|(key, shard)| Some((key, shard, shard.services.get(host)?)))
             .collect();
         in_order(&mut records, |(key, shard, _)| (key, shard.seniority));
-        let resolved: Vec<_> = records
-            .iter()
-            .map(|(key, shard, record)| {
-                let ResolvedEndpoints { endpoints, networks } =
-                    self.resolve(host, (key, shard, record), place)?;
-                let record = ServiceRecord { service: Arc::clone(&record.service), endpoints };
-                Some((record, networks))
-            })
-            .collect();
+        let pods = self.pods_elsewhere(host, &records, place);
+        let resolved = records.iter().map(|(key, shard, record)| {
+            let pods = pods.as_ref().filter(|_| key.provider == Provider::Kubernetes)?;
+            let label = shard.network_label.as_ref();
+            let network_of = |address| place.network_of(&key.cluster, label, None, address).network;
+            let ResolvedEndpoints { endpoints, networks } =
+                pods.resolve(&key.cluster, &record.endpoints, network_of)?;
+            let record = ServiceRecord { service: Arc::clone(&record.service), endpoints };
+            Some((record, networks))
+        });
+        let resolved: Vec<_> = resolved.collect();
         let records = records.into_iter().zip(&resolved).map(|((key, shard, record), resolved)| {
             let system_label = self.system_label(key, shard);
             match resolved {
@@ -212,40 +214,36 @@ impl Aggregate {
         merge(host, records, place)
     }
 
-    /// Looks up the endpoints of a cluster that name no pod in other clusters.
-    fn resolve(
-        &self,
+    /// The pods that endpoints of a service may be which name none.
+    fn pods_elsewhere<'a>(
+        &'a self,
         host: &Hostname,
-        (key, shard, record): (&ShardKey, &ShardContents, &ServiceRecord),
+        records: &[(&ShardKey, &ShardContents, &ServiceRecord)],
         place: &dyn AssignNetwork,
-    ) -> Option<ResolvedEndpoints> {
-        let is_named = |endpoints: &Endpoints| {
-            endpoints.kinds().iter().all(|kind| kind.workload_namespace().is_some())
-        };
-        if key.provider != Provider::Kubernetes || is_named(&record.endpoints) {
+    ) -> Option<PodsByAddress<'a>> {
+        if self.nameless.is_empty() {
             return None;
         }
-        let others = self.shards.iter().filter(|(other, _)| {
-            other.provider == Provider::Kubernetes && other.cluster != key.cluster
+        let of_clusters = records.iter().filter(|(key, ..)| key.provider == Provider::Kubernetes);
+        let endpoints = of_clusters.clone().map(|(.., record)| &record.endpoints);
+        let (.., first) = of_clusters.clone().next()?;
+        let kubernetes = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        let clusters = kubernetes.map(|(key, shard)| ClusterPods {
+            id: &key.cluster,
+            workloads: &shard.workloads,
+            facts: &shard.facts,
+            endpoints: shard.services.get(host).map(|record| &record.endpoints),
         });
-        let others: Vec<_> = others
-            .map(|(other, shard)| OtherCluster {
-                id: &other.cluster,
-                workloads: &shard.workloads,
-                facts: &shard.facts,
-                endpoints: shard.services.get(host).map(|record| &record.endpoints),
-            })
-            .collect();
-        let label_of = |cluster: &ClusterId| {
-            self.shards.get(&ShardKey::kubernetes(cluster.clone()))?.network_label.as_ref()
-        };
-        resolve(&record.endpoints, &record.service.namespace, &others, |pod, address| {
-            let (cluster, system_label, label) = match pod {
-                Some((cluster, pod)) => (cluster, label_of(cluster), pod.network_label.as_ref()),
-                None => (&key.cluster, shard.network_label.as_ref(), None),
-            };
-            place.network_of(cluster, system_label, label, address).network
-        })
+        PodsByAddress::find(
+            &first.service.namespace,
+            endpoints,
+            clusters,
+            |cluster, pod, address| {
+                let shard = self.shards.get(&ShardKey::kubernetes(cluster.clone()));
+                let label = shard.and_then(|shard| shard.network_label.as_ref());
+                place.network_of(cluster, label, pod.network_label.as_ref(), address).network
+            },
+        )
     }
 
     /// The services with endpoints that may be pods of other clusters.

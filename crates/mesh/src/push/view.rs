@@ -500,8 +500,8 @@ fn reaches<'a, 'v>(
     spots.map(|spot| Reach::new(context, view, service, local, &shard.key, spot)).collect()
 }
 
-/// The addresses of dual-stack pods that are reached by both families in one way. EndpointSlices have one family each, so such
-/// a pod is two endpoints there.
+/// The addresses of dual-stack pods for which both families are reached in the same way. Each EndpointSlice has one family, so
+/// such a pod is two endpoints in its shard.
 #[derive(Default)]
 struct Twins<'a>(BTreeMap<PodPort<'a>, [Option<(Via, IpAddr)>; 2]>);
 

@@ -45,11 +45,11 @@ impl Fault {
     }
 }
 
-/// What is wrong with a part of an object whose other parts apply.
+/// A fault in one part of an object whose other parts apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartFault {
     pub(super) fault: Fault,
-    /// What becomes of the part.
+    /// The effect on that part.
     pub(super) effect: &'static str,
 }
 
@@ -62,7 +62,7 @@ impl PartFaults {
         self.0.push(PartFault { fault, effect });
     }
 
-    /// Keeps the parts that can be read. Without any, the first fault is one of the whole object.
+    /// Returns the parts that can be read. If there are none, the first fault is an error of the whole object.
     fn keep<T>(
         &mut self,
         parts: impl Iterator<Item = Result<T, Fault>>,
@@ -526,7 +526,7 @@ fn ports(forms: Vec<PortForm>, faults: &mut PartFaults) -> Result<Vec<Port>, Fau
     faults.keep(read.into_iter(), "the entry applies without this port")
 }
 
-/// Notes the names among the ports of an endpoint that no port of the entry has.
+/// Adds a fault for each port name of an endpoint that is no port of the entry.
 fn unknown_ports(form: &WorkloadForm, field: &str, ports: &[Port], faults: &mut PartFaults) {
     let is_known = |name: &str| ports.iter().any(|port| *port.name == *name);
     for name in form.ports.keys().filter(|name| !is_known(name)) {

@@ -3,8 +3,8 @@
 //! A gateway's certificate stands in a Secret of its own cluster and namespace. It is read there, and only while the
 //! gateway's own account may list Secrets of that namespace, as its API server says: who may not read a key itself is not
 //! given it here. One task for each account and Secret that anybody asks for.
-//! What was read last for an account stays in memory: a gateway that asks again while its API server is unreachable gets it,
-//! unless that server has refused the account since. Nothing is written to disk unless the operator asks for it (`kept.rs`).
+//! The credential that was read last for an account stays in memory: a gateway that requests it again while its API server is
+//! unreachable gets it, unless that server has refused the account since. Nothing is written to disk unless the operator asks for it (`kept.rs`).
 
 mod access;
 mod kept;
@@ -60,7 +60,7 @@ pub struct MemberCredentials {
     last: Arc<Mutex<LastCredentials>>,
 }
 
-/// The credentials that were read last, for accounts that might list them then.
+/// The credentials that were read last, by account. Each account had the right to list Secrets at that time.
 #[derive(Debug, Default)]
 struct LastCredentials {
     credentials: HashMap<CredentialKey, Arc<Credential>>,
@@ -108,7 +108,7 @@ impl MemberCredentials {
 }
 
 impl MemberCredentials {
-    /// The same, with what was read last stored in a file, also over a restart.
+    /// Stores the credentials that were read last in a file, and restores them from it.
     #[must_use]
     pub fn keeping_in(self, file: PathBuf) -> Self {
         let kept = kept::read(&file).unwrap_or_else(|error| {
@@ -172,7 +172,7 @@ struct CredentialFollower {
     access: Arc<AccessReviews>,
     followed: Arc<Mutex<Followed>>,
     last: Arc<Mutex<LastCredentials>>,
-    /// Whether this follower has read the credential, so that what it holds is not of an earlier one.
+    /// Whether this follower has read the credential itself. Otherwise its current credential is from an earlier follower.
     has_read: AtomicBool,
     state: watch::Sender<CredentialState>,
 }

@@ -39,7 +39,7 @@ enum KeptContent {
 }
 
 impl KeptCredential {
-    /// Returns `None` for what is not text, and so no PEM.
+    /// Returns `None` if a part is not UTF-8, and therefore not PEM.
     fn of((cluster, account, name): &CredentialKey, credential: &Credential) -> Option<Self> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let content = match credential {
@@ -79,10 +79,10 @@ impl KeptCredential {
     }
 }
 
-/// Reads what is in the file; nothing if there is none.
+/// Reads the stored credentials. Returns an empty list if the file does not exist.
 ///
 /// # Errors
-/// It can't be read, or is not what this module writes.
+/// The file can't be read, or its content is invalid.
 pub(super) fn read(file: &Path) -> io::Result<Vec<(CredentialKey, Arc<Credential>)>> {
     let bytes = match durable::read_at_most(file, FILE_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -9,7 +9,7 @@ use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_model::credential::Credential;
 use strait_sim::{Fault, Options, SimCluster};
 
-/// A member with a Secret of trust roots, and the reader of its Secrets.
+/// A member with a Secret that contains trust roots, and the reader of its Secrets.
 struct World {
     sim: SimCluster,
     clients: watch::Sender<Arc<MemberClients>>,
@@ -41,13 +41,13 @@ impl World {
         Self { sim, clients, credentials, roots }
     }
 
-    /// Starts again with a file.
+    /// Restarts the reader with a file.
     fn keep_in(&mut self, file: &std::path::Path) {
         let credentials = MemberCredentials::new(self.clients.subscribe(), Supervisor::new());
         self.credentials = credentials.keeping_in(file.to_owned());
     }
 
-    /// What a gateway of this account that asks now is sent once that is settled.
+    /// Requests the credential as a gateway with this account. Returns its settled state.
     async fn sent_to(&self, account: &str) -> CredentialState {
         let own = "edge".into();
         let name = CredentialName::parse("kubernetes://shop-cacert", &own).expect("a name");
@@ -59,7 +59,7 @@ impl World {
         settled.await.expect("in time").expect("it goes on").clone()
     }
 
-    /// Waits until nobody follows anything.
+    /// Waits until all followers have ended.
     async fn until_abandoned(&self) {
         let waited = tokio::time::timeout(Duration::from_secs(10), async {
             while !lock(&self.credentials.followed).is_empty() {
@@ -86,7 +86,7 @@ async fn gateway_that_asks_again_while_the_api_server_is_unreachable_gets_the_la
     assert!(world.holds_roots(&first) && first.trouble.is_none(), "{first:?}");
     world.until_abandoned().await;
     world.sim.fault(Fault::Errors { codes: vec![503] });
-    // What the server said of the account is no longer known.
+    // The answer to the access review has expired.
     world.credentials.access.forget();
     let again = world.sent_to("gateway").await;
     assert!(world.holds_roots(&again), "{again:?}");

@@ -368,7 +368,7 @@ impl KubeIndex {
         Arc::clone(self.pod_ranges.get_or_insert_with(of_nodes))
     }
 
-    /// Takes over where a node was and is. Touches the services of slices that name a zone whose region changes.
+    /// Replaces the locality of a node. Touches the services of slices that name a zone whose region changes.
     fn note_zones(
         &mut self,
         [before, after]: [Option<&Arc<Locality>>; 2],

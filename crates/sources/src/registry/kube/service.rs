@@ -231,7 +231,7 @@ pub(super) struct KubeService {
     /// The nodes by whose external addresses a NodePort gateway is reached; `None` for all other
     /// services.
     pub(super) node_selector: Option<Labels>,
-    /// Whether these nodes drop what arrives there unless they run one of its pods (`externalTrafficPolicy: Local`).
+    /// Whether nodes without a pod of the service drop its traffic (`externalTrafficPolicy: Local`).
     pub(super) only_nodes_with_pods: bool,
     /// Whether it leaves it to its namespace which endpoints come first.
     pub(super) namespace_prefers: bool,
@@ -323,7 +323,7 @@ impl ReadKind for KubeService {
 
         let mut ports = Vec::with_capacity(spec.ports.len());
         let mut node_ports = Vec::new();
-        // SCTP has numbers of its own, and no proxy carries it.
+        // SCTP port numbers are independent of TCP's, and proxies do not carry SCTP.
         for port in spec.ports.into_iter().filter(|port| *port.protocol != *"SCTP") {
             let port_number = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
             let Some(number) = port_number(port.port) else {

@@ -23,7 +23,7 @@ impl ZoneRegions {
         self.0.get(zone)?.place.as_ref()
     }
 
-    /// Takes over where a node was and is. Returns the zones that are in another region now.
+    /// Replaces the locality of a node. Returns the zones whose region changed.
     pub(super) fn replace(
         &mut self,
         before: Option<&Arc<Locality>>,
