@@ -15,7 +15,7 @@ are fine; UTF-16, as PowerShell's `>` writes it, is not.";
     KUBECONFIG_TOO_LARGE = "STR0202", "the kubeconfig is larger than its budget",
         "Cut the file down to the context you need:
   kubectl config view --minify --flatten --context NAME", "\
-A kubeconfig may have 256 KiB, 16 levels, and 64 clusters, users and contexts each. The limits are
+A kubeconfig may have 1 MiB, 16 levels, and 64 clusters, users and contexts each. The limits are
 checked before anything is interpreted, so that one Secret can't slow down the others.";
 
     /// exec, auth-provider.
