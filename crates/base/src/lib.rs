@@ -29,6 +29,7 @@ pub mod source_status;
 
 pub mod descriptors;
 pub mod memory;
+pub mod pem;
 pub mod process;
 
 pub mod testing;

@@ -135,7 +135,7 @@ pub fn explain(
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), ExplainGroup> = BTreeMap::new();
     let mut endpoints = Vec::new();
     let is_given = !is_scoped || Imports::of(context, view).has_port(service, port.number);
-    let twins = twins(context, view, service, port.number);
+    let other_addresses = other_addresses(context, view, service, port.number);
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = match decide(context, view, service, shard, endpoint, network) {
             // Whoever asks for its endpoints is given them, but nothing leads there.
@@ -146,7 +146,7 @@ pub fn explain(
             decided => decided,
         };
         // A dual-stack pod counts once, by the address that reaches it.
-        let other = pod_port(shard, endpoint).and_then(|pod| twins.get(&pod));
+        let other = pod_port(shard, endpoint).and_then(|pod| other_addresses.get(&pod));
         let other = other.and_then(|families| families[usize::from(endpoint.address.is_ipv6())]);
         let is_repeated = other.is_some_and(|(is_sent, _)| {
             let is_other_family = decided == Err(WithheldReason::EndpointFamily);
@@ -201,32 +201,32 @@ pub fn explain(
 }
 
 /// A pod of a shard, and a port of it.
-type PodPort<'a> = (&'a ShardKey, &'a Namespace, &'a str, &'a str, u16);
+type ExplainedPod<'a> = (&'a ShardKey, &'a Namespace, &'a str, &'a str, u16);
 
-fn pod_port<'a>(shard: &'a ShardKey, endpoint: EndpointRef<'a>) -> Option<PodPort<'a>> {
+fn pod_port<'a>(shard: &'a ShardKey, endpoint: EndpointRef<'a>) -> Option<ExplainedPod<'a>> {
     let pod = endpoint.workload?;
     Some((shard, pod.namespace, pod.stem, pod.tail, endpoint.port))
 }
 
 /// The other address of each dual-stack pod, by whether that of this endpoint is IPv6, and whether it is sent.
-fn twins<'a>(
+fn other_addresses<'a>(
     context: &PushContext,
     view: &ViewKey,
     service: &'a MergedService,
     port: u16,
-) -> BTreeMap<PodPort<'a>, [Option<(bool, IpAddr)>; 2]> {
-    let mut twins: BTreeMap<_, [Option<(bool, IpAddr)>; 2]> = BTreeMap::new();
+) -> BTreeMap<ExplainedPod<'a>, [Option<(bool, IpAddr)>; 2]> {
+    let mut found: BTreeMap<_, [Option<(bool, IpAddr)>; 2]> = BTreeMap::new();
     if !service.shards.iter().any(|shard| shard.endpoints.is_dual_stack()) {
-        return twins;
+        return found;
     }
     for (shard, endpoint, network) in service.endpoints_of_port(port) {
         if let Some(pod) = pod_port(shard, endpoint) {
             let is_sent = decide(context, view, service, shard, endpoint, network).is_ok();
             let other = usize::from(endpoint.address.is_ipv4());
-            twins.entry(pod).or_default()[other] = Some((is_sent, endpoint.address));
+            found.entry(pod).or_default()[other] = Some((is_sent, endpoint.address));
         }
     }
-    twins
+    found
 }
 
 /// What of the definitions of a host counts for nothing, or less than another's.

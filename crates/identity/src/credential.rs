@@ -47,8 +47,10 @@ pub fn read_credential(
             let key = fields.key.as_deref().ok_or_else(|| lacks("tls.key (or key)"))?;
             let parsed = pem::certificates(chain, origin)?;
             let loaded = pem::private_key(key, origin)?;
+            // Envoy goes by the label.
+            let key = pem::with_fitting_label(key, &loaded);
             tls::certified_key(parsed, loaded, [origin, origin], now)?;
-            Ok(Credential::Pair { chain: chain.to_vec(), key: key.to_vec() })
+            Ok(Credential::Pair { chain: chain.to_vec(), key })
         }
         CredentialPart::Roots => {
             let roots = fields.roots.as_deref();
@@ -99,6 +101,14 @@ mod tests {
             read_credential(CredentialPart::Pair, fields, "secret edge/a", now)
         };
         assert!(pair(&fields(&chain, &key), now).is_ok());
+        let text = String::from_utf8(key.clone()).expect("text");
+        let mislabelled = text.replace("PRIVATE KEY", "RSA PRIVATE KEY").into_bytes();
+        for (given, is_unchanged) in [(&key, true), (&mislabelled, false)] {
+            let found = pair(&fields(&chain, given), now).expect("whatever the label");
+            let Credential::Pair { key: sent, .. } = found else { panic!("a pair") };
+            assert_eq!(sent == *given, is_unchanged);
+            assert!(String::from_utf8(sent).expect("text").contains("BEGIN PRIVATE KEY"));
+        }
         for (wrong, now, text) in [
             (fields(&chain, &other), now, "does not belong"),
             (fields(b"nonsense", &key), now, "holds no certificate"),

@@ -35,15 +35,29 @@ pub(super) fn revocation_lists(text: &[u8], origin: &str) -> Result<(), Identity
     if found { Ok(()) } else { Err(none()) }
 }
 
-/// The first private key in `text`, in PKCS#8, PKCS#1 or SEC1 form.
+/// The first private key in `text`, in PKCS#8, PKCS#1 or SEC1 form, whatever the label of its block.
 pub(super) fn private_key(
     text: &[u8],
     origin: &str,
 ) -> Result<PrivateKeyDer<'static>, IdentityError> {
-    PrivateKeyDer::from_pem_slice(text).map_err(|_| IdentityError::Pem {
-        origin: origin.to_owned(),
-        wanted: "private key in PEM form",
-    })
+    let wanted = "private key in PEM form";
+    let none = || IdentityError::Pem { origin: origin.to_owned(), wanted };
+    let der = strait_base::pem::private_key(text).map_err(|_| none())?;
+    let key = PrivateKeyDer::try_from(der.as_slice()).map_err(|_| none())?;
+    Ok(key.clone_key())
+}
+
+/// The text of a private key for readers that go by the label of its block: unchanged if the label fits its content.
+pub(super) fn with_fitting_label(text: &[u8], key: &PrivateKeyDer<'_>) -> Vec<u8> {
+    if PrivateKeyDer::from_pem_slice(text).is_ok_and(|strict| strict == *key) {
+        return text.to_vec();
+    }
+    let label = match key {
+        PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
+        PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
+        _ => "PRIVATE KEY",
+    };
+    strait_base::pem::encode(label, key.secret_der()).into_bytes()
 }
 
 /// A certificate as a PEM block that ends with a newline.

@@ -3,10 +3,10 @@
 //! Go judges a private key by its content and not by the label of its block, and it ignores unreadable blocks
 //! in a bundle of CAs. Kubeconfigs that work with kubectl must work here.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use strait_base::pem::{self, blocks, label};
 
 /// The object identifier of the curve P-521, DER.
 const P521: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];
@@ -22,9 +22,9 @@ pub struct CaBundle {
 
 impl CaBundle {
     /// Reads a bundle block by block, so that an unreadable block loses no other.
-    pub fn read(pem: &[u8]) -> Self {
+    pub fn read(text: &[u8]) -> Self {
         let mut bundle = Self::default();
-        for block in blocks(pem).filter(|block| label(block) == Some(b"CERTIFICATE")) {
+        for block in blocks(text).filter(|block| label(block) == Some(b"CERTIFICATE")) {
             let certificate = CertificateDer::from_pem_slice(block).ok();
             let is_anchor =
                 |der: &CertificateDer<'_>| webpki::anchor_from_trusted_cert(der).is_ok();
@@ -41,20 +41,9 @@ impl CaBundle {
 ///
 /// # Errors
 /// There is no such block, or its content is no private key.
-pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str> {
-    let is_key = |block: &&[u8]| label(block).is_some_and(|label| label.ends_with(b"PRIVATE KEY"));
-    let block = blocks(pem).find(is_key).ok_or("holds no private key in PEM")?;
-    if label(block) == Some(b"ENCRYPTED PRIVATE KEY") || contains(block, b"ENCRYPTED") {
-        return Err("holds an encrypted private key");
-    }
-    let body: Vec<u8> = (block.split(|byte| *byte == b'\n').skip(1))
-        .take_while(|line| !line.starts_with(b"-----"))
-        .flatten()
-        .copied()
-        .filter(|byte| !byte.is_ascii_whitespace())
-        .collect();
-    let der = BASE64.decode(body).map_err(|_| "holds a private key that is not base64")?;
-    if contains(&der, &P521) {
+pub fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str> {
+    let der = pem::private_key(text)?;
+    if der.windows(P521.len()).any(|window| window == P521) {
         return Err("holds a P-521 key, which is not supported; P-256, P-384, RSA and Ed25519 are");
     }
     let key = PrivateKeyDer::try_from(der.as_slice());
@@ -68,32 +57,7 @@ pub(super) fn encode_key(key: &PrivateKeyDer<'_>) -> String {
         PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
         _ => "PRIVATE KEY",
     };
-    let body = BASE64.encode(key.secret_der());
-    format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n")
-}
-
-/// The parts of a text that each begin with a block.
-fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
-    const BEGIN: &[u8] = b"-----BEGIN ";
-    let find = |text: &[u8]| text.windows(BEGIN.len()).position(|window| window == BEGIN);
-    let mut rest = find(pem).and_then(|at| pem.get(at..));
-    std::iter::from_fn(move || {
-        let text = rest?;
-        let next = text.get(1..).and_then(find).map(|at| at + 1);
-        rest = next.and_then(|at| text.get(at..));
-        text.get(..next.unwrap_or(text.len()))
-    })
-}
-
-/// The label of a block.
-fn label(block: &[u8]) -> Option<&[u8]> {
-    let text = block.strip_prefix(b"-----BEGIN ")?;
-    let end = text.windows(5).position(|window| window == b"-----")?;
-    text.get(..end)
-}
-
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
+    pem::encode(label, key.secret_der())
 }
 
 #[cfg(test)]
@@ -101,7 +65,7 @@ mod tests {
     use super::*;
 
     fn block(label: &str, der: &[u8]) -> String {
-        format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", BASE64.encode(der))
+        strait_base::pem::encode(label, der)
     }
 
     #[test]

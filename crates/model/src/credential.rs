@@ -85,7 +85,7 @@ impl fmt::Display for CredentialName {
 /// The content of a credential, as a gateway receives it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// A certificate chain, leaf first, and the key of the leaf, as PEM, unchanged from the Secret.
+    /// A certificate chain, leaf first, and the key of the leaf, as PEM from the Secret. The label of the key fits its content.
     Pair {
         /// The chain.
         chain: Vec<u8>,

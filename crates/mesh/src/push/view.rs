@@ -503,28 +503,28 @@ fn reaches<'a, 'v>(
 /// The addresses of dual-stack pods for which both families are reached in the same way. Each EndpointSlice has one family, so
 /// such a pod is two endpoints in its shard.
 #[derive(Default)]
-struct Twins<'a>(BTreeMap<PodPort<'a>, [Option<(Via, IpAddr)>; 2]>);
+struct DualStackPods<'a>(BTreeMap<DualStackKey<'a>, [Option<(Via, IpAddr)>; 2]>);
 
 /// A pod by namespace and name in two parts, and a port of it.
-type PodPort<'a> = (&'a Namespace, &'a str, &'a str, u16);
+type DualStackKey<'a> = (&'a Namespace, &'a str, &'a str, u16);
 
-impl<'a> Twins<'a> {
+impl<'a> DualStackPods<'a> {
     /// `decide` returns the way to an endpoint that is asked for and may be sent.
     fn of(
         shard: &'a ShardEndpoints,
         decide: impl Fn(PackedEndpoint<'a>, usize) -> Option<Via>,
     ) -> Self {
-        let mut twins = Self::default();
+        let mut pods = Self::default();
         if !shard.endpoints.is_dual_stack() {
-            return twins;
+            return pods;
         }
         for (endpoint, network) in shard.packed() {
             if let (Some(pod), Some(via)) = (pod_port(endpoint), decide(endpoint, network)) {
-                let families = twins.0.entry(pod).or_default();
+                let families = pods.0.entry(pod).or_default();
                 families[usize::from(endpoint.is_ipv4())] = Some((via, endpoint.address()));
             }
         }
-        twins
+        pods
     }
 
     /// The IPv6 address of the pod of an endpoint, if both of its families are reached in this way.
@@ -543,7 +543,7 @@ impl<'a> Twins<'a> {
     }
 }
 
-fn pod_port(endpoint: PackedEndpoint<'_>) -> Option<PodPort<'_>> {
+fn pod_port(endpoint: PackedEndpoint<'_>) -> Option<DualStackKey<'_>> {
     let pod = endpoint.unpack().workload?;
     Some((pod.namespace, pod.stem, pod.tail, endpoint.port()))
 }
@@ -633,7 +633,7 @@ impl SortedEndpoints {
                 group.members.reserve(*size);
             }
         }
-        let twins = Twins::of(shard, |endpoint, network| {
+        let dual_stack = DualStackPods::of(shard, |endpoint, network| {
             let (kind, _, tls_mode, _) =
                 kinds.get(endpoint.kind()).filter(|(_, is_asked, ..)| *is_asked)?;
             reaches.get(network)?.decide(Traits::of(endpoint, kind, *tls_mode)).ok()
@@ -652,9 +652,9 @@ impl SortedEndpoints {
                 continue;
             }
             let decided = reach.decide(Traits::of(endpoint, kind, *tls_mode));
-            let twin = decided.ok().and_then(|via| twins.ipv6_of(endpoint, via));
+            let additional = decided.ok().and_then(|via| dual_stack.ipv6_of(endpoint, via));
             // A dual-stack pod is one endpoint: that of its IPv4 address.
-            if twin.is_some() && !endpoint.is_ipv4() {
+            if additional.is_some() && !endpoint.is_ipv4() {
                 continue;
             }
             match decided {
@@ -663,7 +663,7 @@ impl SortedEndpoints {
                     if let Some(group) = group.and_then(|at| self.groups.get_mut(*at)) {
                         group.members.push(AssignmentMember {
                             address: endpoint.address(),
-                            additional: twin,
+                            additional,
                             port: endpoint.port(),
                             weight,
                             tls_mode: *tls_mode,

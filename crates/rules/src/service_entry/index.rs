@@ -9,18 +9,18 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::addresses::{AddressRequest, Allocation};
+use super::addresses::Allocation;
 use super::convert::{
     self, EndpointDiscovery, EntryEndpoint, EntryPort, Fault, PartFault, ServiceEntry,
 };
+use super::host::{Defined, Host};
 use super::join::{PodsWanted, Selections, VmWorkload, VmWorkloads};
 use super::problem::EntryProblem;
 use super::resolution::resolution;
 use strait_model::registry::{Contents, ServiceRecord, ShardChange};
 use strait_model::{
-    Cause, Causes, Collection, Definition, Difference, Distribution, Endpoint, Endpoints, ExportTo,
-    Hostname, ISTIO_NETWORKING, Labels, Namespace, ObjectJson, ObjectKey, Resolution, Service,
-    StandIn, WorkloadKey,
+    Cause, Causes, Collection, Difference, Endpoint, ExportTo, Hostname, ISTIO_NETWORKING, Labels,
+    Namespace, ObjectJson, ObjectKey, StandIn, WorkloadKey,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,16 +114,6 @@ struct Joined {
     /// By the name under which they are kept.
     definitions: BTreeMap<Hostname, Defined>,
     problems: Vec<EntryProblem>,
-}
-
-/// A definition of a host, without the addresses that it is given.
-#[derive(Debug)]
-struct Defined {
-    service: Service,
-    endpoints: Endpoints,
-    claim: AddressRequest,
-    /// What the entries select that make it up, each with its own ports.
-    selects: Vec<(Labels, Vec<EntryPort>)>,
 }
 
 /// An object as it was last read.
@@ -673,150 +663,5 @@ fn is_private(entry: &ServiceEntry) -> bool {
     match &entry.export_to {
         ExportTo::Public => false,
         ExportTo::Namespaces(namespaces) => **namespaces == [entry.name.namespace.clone()],
-    }
-}
-
-/// One host while its entries are joined.
-struct Host<'a> {
-    first: &'a ServiceEntry,
-    service: Service,
-    endpoints: Vec<Endpoint>,
-    /// The entries that select workloads, each with its ports.
-    selecting: Vec<(&'a ServiceEntry, Vec<EntryPort>)>,
-}
-
-/// The ports of an entry as a host has them, and what of them conflicts with ports of the host.
-type AdmittedPorts = (Vec<EntryPort>, Vec<Fault>);
-
-impl<'a> Host<'a> {
-    fn new(
-        entry: &'a ServiceEntry,
-        hostname: &Hostname,
-        ports: Vec<EntryPort>,
-        resolution: Resolution,
-        endpoints: Vec<Endpoint>,
-    ) -> Self {
-        let definition = Definition {
-            hostname: hostname.clone(),
-            name: Arc::clone(&entry.name.name),
-            namespace: entry.name.namespace.clone(),
-            ports: entry.ports.clone(),
-            resolution,
-            ranges: entry.ranges.clone(),
-            // An entry is never a gateway of a network, whatever its labels.
-            labels: Labels::new(),
-            selector: Labels::new(),
-            service_accounts: entry.accounts.clone(),
-            export_to: entry.export_to.clone(),
-            node_local: false,
-            prefers: Distribution::Any,
-            is_cluster_local: false,
-            publish_not_ready: false,
-            affinity_seconds: None,
-            mesh_external: entry.external,
-        };
-        let service = Service {
-            vips: entry.addresses.clone(),
-            created: entry.created,
-            ..Service::from(definition)
-        };
-        let selecting = entry.selector.is_some().then_some((entry, ports)).into_iter().collect();
-        Self { first: entry, service, endpoints, selecting }
-    }
-
-    /// What came of them.
-    fn defined(self) -> Defined {
-        let Self { first, service, endpoints, selecting } = self;
-        let said = first.said.iter().filter(|(host, _)| *host == service.hostname);
-        let said = said.map(|(_, address)| *address).collect();
-        let is_sent = |entry: &ServiceEntry| entry.how != EndpointDiscovery::None;
-        let selecting = selecting.into_iter().filter(|(entry, _)| is_sent(entry));
-        let selects = selecting.filter_map(|(entry, ports)| Some((entry.selector.clone()?, ports)));
-        Defined {
-            claim: AddressRequest::of(&service, first.allocate, said),
-            endpoints: Endpoints::from_iter(endpoints),
-            selects: selects.collect(),
-            service,
-        }
-    }
-
-    /// Whether a later entry can join, and with which ports. A port of a number that the host has takes its name; a name that
-    /// the host has for another number is made unique by the number: endpoints are found by it. Ports that are the host's
-    /// under another protocol are left out.
-    fn admits(&self, entry: &ServiceEntry) -> Result<Option<AdmittedPorts>, String> {
-        let first = self.first;
-        let holder = || format!("ServiceEntry {}/{}", first.name.namespace, first.name.name);
-        if first.name.namespace != entry.name.namespace {
-            return Err(format!("{} has this host, in another namespace", holder()));
-        }
-        if first.external != entry.external {
-            return Err(format!("{} says otherwise whether it is in the mesh", holder()));
-        }
-        if first.how != entry.how {
-            return Err(format!("{} has another resolution", holder()));
-        }
-        let (mut admitted, mut faults) = (Vec::new(), Vec::new());
-        for (index, port) in entry.ports.iter().enumerate() {
-            let mut admit = EntryPort::from(port);
-            let held = self.service.ports.iter().find(|held| held.number == port.number);
-            match held {
-                Some(held) if held.protocol != port.protocol => {
-                    let (number, protocol) = (port.number, held.protocol.as_str());
-                    let fact = format!("{} has port {number} with protocol {protocol}", holder());
-                    let field = format!("spec.ports[{index}].protocol");
-                    faults.push(Fault { field, fact });
-                    continue;
-                }
-                Some(held) => admit.port.name = Arc::clone(&held.name),
-                None => {
-                    let is_taken = |name: &str| {
-                        let own = entry.ports.iter().filter(|own| own.number != port.number);
-                        self.service.ports.iter().chain(own).any(|held| *held.name == *name)
-                    };
-                    while is_taken(&admit.port.name) {
-                        admit.port.name = format!("{}-{}", admit.port.name, port.number).into();
-                    }
-                }
-            }
-            admitted.push(admit);
-        }
-        Ok(Some((admitted, faults)))
-    }
-
-    /// Adds a later entry that was admitted: its further ports and addresses, and its endpoints.
-    fn join(
-        &mut self,
-        entry: &'a ServiceEntry,
-        ports: Vec<EntryPort>,
-        resolution: Resolution,
-        endpoints: &[Endpoint],
-    ) {
-        for EntryPort { port, .. } in &ports {
-            if self.service.ports.iter().all(|held| held.number != port.number) {
-                self.service.ports.push(port.clone());
-            }
-        }
-        for address in &entry.addresses {
-            if !self.service.vips.contains(address) {
-                self.service.vips.push(*address);
-            }
-        }
-        for range in &entry.ranges {
-            if !self.service.ranges.contains(range) {
-                self.service.ranges.push(*range);
-            }
-        }
-        self.selecting.extend(entry.selector.is_some().then_some((entry, ports)));
-        for account in &entry.accounts {
-            if !self.service.service_accounts.contains(account) {
-                self.service.service_accounts.push(Arc::clone(account));
-            }
-        }
-        self.endpoints.extend_from_slice(endpoints);
-        if let (Resolution::ByName(held), Resolution::ByName(more)) =
-            (&mut self.service.resolution, resolution)
-        {
-            held.endpoints.extend(more.endpoints);
-        }
     }
 }

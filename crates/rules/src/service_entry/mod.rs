@@ -8,6 +8,7 @@ mod addresses;
 mod convert;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod host;
 mod index;
 mod join;
 mod problem;

@@ -215,3 +215,42 @@ fn a_refusal_names_the_field_and_what_to_do() {
     assert_eq!(refusal.to_string(), "STR0203: users[1].user.exec runs a program");
     assert!(refusal.next().contains("strait cluster add"));
 }
+
+/// A kubeconfig of a server with this CA bundle and client key.
+fn with(bundle: &str, user: &str) -> String {
+    let bundle = STANDARD.encode(bundle);
+    format!(
+        "current-context: a
+clusters: [{{name: x, cluster: {{server: 'https://x.example.org', certificate-authority-data: {bundle}}}}}]
+users: [{{name: u, user: {user}}}]
+contexts: [{{name: a, context: {{cluster: x, user: u}}}}]"
+    )
+}
+
+#[test]
+fn ca_bundle_of_512_kib_with_an_unreadable_block_is_read() {
+    let made = rcgen::generate_simple_self_signed(["ca".to_owned()]).expect("a certificate");
+    let pem = made.cert.pem();
+    let garbled = "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
+    let bundle = format!("{garbled}{}", pem.repeat((512 << 10) / pem.len() + 1));
+    let text = with(&bundle, "{token: abc}");
+    let access = parse(text.as_bytes(), None, Loopback::Refused).expect("is read");
+    assert_eq!(access.ca_pem.as_deref(), Some(bundle.as_bytes()));
+    let refusal = parse(with(garbled, "{token: abc}").as_bytes(), None, Loopback::Refused)
+        .expect_err("no certificate");
+    assert_eq!(refusal.code, &codes::CREDENTIAL_UNUSABLE);
+}
+
+#[test]
+fn client_key_is_read_whatever_the_label_of_its_block() {
+    let made = rcgen::generate_simple_self_signed(["reader".to_owned()]).expect("a certificate");
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"] {
+        let key = key.replace("PRIVATE KEY", label);
+        let [certificate, key] = [&certificate, &key].map(|pem| STANDARD.encode(pem));
+        let user = format!("{{client-certificate-data: {certificate}, client-key-data: {key}}}");
+        let text = with(&made.cert.pem(), &user);
+        let access = parse(text.as_bytes(), None, Loopback::Refused).expect(label);
+        strait_kube_client::ApiClient::new(&access).expect(label);
+    }
+}
