@@ -5,6 +5,7 @@
 
 mod raw;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -209,10 +210,11 @@ impl ServerReader<'_> {
 
     /// Notes names of ports that several servers have: routes of HTTPS are named by them.
     fn names(&mut self, servers: &[RawServer]) {
+        let mut first_places = BTreeMap::new();
         for (at, server) in servers.iter().enumerate() {
             let name = &server.port.name;
-            let same = |other: &RawServer| !name.is_empty() && other.port.name == *name;
-            if let Some(first) = servers[..at].iter().position(same) {
+            let first = *first_places.entry(name).or_insert(at);
+            if first != at && !name.is_empty() {
                 let text = format!(
                     "{name:?} is the name of servers[{first}] as well: of HTTPS at one port the two share their routes"
                 );
@@ -494,6 +496,7 @@ impl ServerReader<'_> {
 
     fn hosts(&mut self, path: &str, given: &[String]) -> Box<[ServerHost]> {
         let mut hosts: Vec<ServerHost> = Vec::with_capacity(given.len());
+        let mut before = BTreeSet::new();
         for (place, text) in given.iter().enumerate() {
             let (namespace, name) = text.split_once('/').unwrap_or(("*", text));
             let namespace = match namespace {
@@ -508,12 +511,11 @@ impl ServerReader<'_> {
             });
             match parsed {
                 Ok(host) => {
-                    let one = ServerHost { namespace, host };
-                    if hosts.contains(&one) {
+                    if before.insert((namespace.clone(), host.clone())) {
+                        hosts.push(ServerHost { namespace, host });
+                    } else {
                         let at = format!("{path}.hosts[{place}]");
                         self.warn(at, format!("{text:?} is there already"));
-                    } else {
-                        hosts.push(one);
                     }
                 }
                 Err(error) => {

@@ -130,9 +130,12 @@ impl GatewayRouteObjects {
                     if route.kind == "TLSRoute" { tls.push(rule) } else { tcp.push(rule) }
                 }
                 for rule in &route.rules {
+                    // Else each match would copy all matches.
+                    let mut without_matches = rule.clone();
+                    without_matches.matches = Box::default();
                     for one in &rule.matches {
                         let one = RequestMatch { port: parent.port, ..one.clone() };
-                        let mut rule = rule.clone();
+                        let mut rule = without_matches.clone();
                         rule.matches = [one].into();
                         rule.place.of = Some(Arc::clone(&origin));
                         for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {

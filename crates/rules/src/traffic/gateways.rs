@@ -9,17 +9,22 @@ use imbl::OrdMap;
 
 use super::changes::TrafficChanges;
 use super::gateway::{Gateway, GatewayServer, ServerHost, ServerProtocol};
-use super::hosts::HostPattern;
-use super::object::{ObjectMeta, Reason};
+use super::hosts::{HostPattern, HostSet};
+use super::object::{ObjectMeta, Reason, new_reasons};
 use super::virtual_service::VirtualService;
 use strait_base::codes;
 use strait_model::mesh_config::GatewayScope;
 use strait_model::{Labels, Namespace};
 
+/// To compare so few hosts with all others is faster than to arrange the others.
+const FEW_HOSTS: usize = 8;
+
 /// All Gateways, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gateways {
     all: OrdMap<ObjectMeta, Arc<Gateway>>,
+    /// By the name that VirtualServices use; one for an Ingress may have the name of another.
+    by_name: OrdMap<(Arc<str>, ObjectMeta), Arc<Gateway>>,
     scope: GatewayScope,
 }
 
@@ -52,7 +57,8 @@ pub struct PlacedServer<'a> {
 /// What a server doesn't get of what it asks for.
 #[derive(Debug)]
 struct ServerLoss<'a> {
-    of: PlacedServer<'a>,
+    gateway: &'a Arc<Gateway>,
+    server: &'a GatewayServer,
     /// Of it, this host alone.
     host: Option<&'a ServerHost>,
     winner: &'a Arc<Gateway>,
@@ -61,7 +67,7 @@ struct ServerLoss<'a> {
 impl Gateways {
     /// None yet.
     pub(super) fn of(scope: GatewayScope) -> Self {
-        Self { all: OrdMap::default(), scope }
+        Self { all: OrdMap::default(), by_name: OrdMap::default(), scope }
     }
 
     /// Whether there are none.
@@ -112,7 +118,9 @@ impl Gateways {
 
     /// The one of that name, `NAMESPACE/NAME`.
     fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
-        self.all.values().find(|one| *one.name == *name)
+        let first = ObjectMeta { created: i64::MIN, name: "".into(), namespace: "".into() };
+        let (_, gateway) = self.by_name.range((Arc::from(name), first)..).next()?;
+        Some(gateway).filter(|one| *one.name == *name)
     }
 
     /// What of a Gateway others have, that came first.
@@ -120,7 +128,7 @@ impl Gateways {
         let labels = gateway.selector.as_deref().cloned().unwrap_or_default();
         let selecting = self.selecting(&gateway.meta.namespace, &labels);
         let (_, losses) = merged_with_losses(selecting, Some);
-        let own = losses.iter().filter(|loss| loss.of.gateway.meta == gateway.meta);
+        let own = losses.iter().filter(|loss| loss.gateway.meta == gateway.meta);
         own.map(ServerLoss::reason).collect()
     }
 
@@ -131,9 +139,8 @@ impl Gateways {
     ) -> impl Iterator<Item = (&'a Arc<Gateway>, BTreeSet<u16>)> {
         let named = service.gateways.iter().filter_map(|name| self.named(name));
         let serving = named.map(|gateway| {
-            let serves = |server: &&GatewayServer| {
-                server.hosts.iter().any(|one| !one.common(service).is_empty())
-            };
+            let serves =
+                |server: &&GatewayServer| !common_hosts(server.hosts.iter(), service).is_empty();
             let ports = gateway.servers.iter().filter(serves).map(|server| server.port);
             (gateway, ports.collect::<BTreeSet<_>>())
         });
@@ -147,13 +154,9 @@ impl Gateways {
         for (gateway, _) in self.serving(service) {
             is_served = true;
             let hosts = gateway.servers.iter().flat_map(|server| &*server.hosts);
-            let hosts: Vec<_> = hosts.filter(|one| one.is_for(&service.meta.namespace)).collect();
-            served.extend(
-                service
-                    .hosts
-                    .iter()
-                    .filter(|host| hosts.iter().any(|one| host.narrower(&one.host).is_some())),
-            );
+            let hosts = hosts.filter(|one| one.is_for(&service.meta.namespace));
+            let hosts: HostSet<'_> = hosts.map(|one| &one.host).collect();
+            served.extend(service.hosts.iter().filter(|host| hosts.common(host).next().is_some()));
         }
         let lacking = service.hosts.iter().filter(|host| is_served && !served.contains(host));
         let reason = |host: &HostPattern| {
@@ -169,8 +172,8 @@ impl Gateways {
         let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));
         let reason = |(at, name): (usize, &Arc<str>)| {
             let serves = |gateway: &Gateway| {
-                let mut all = gateway.servers.iter().flat_map(|server| &*server.hosts);
-                all.any(|one| !one.common(service).is_empty())
+                let all = gateway.servers.iter().flat_map(|server| &*server.hosts);
+                !common_hosts(all, service).is_empty()
             };
             let text = match self.named(name) {
                 None => format!("there is no Gateway {name}: nothing is served through it"),
@@ -202,20 +205,26 @@ impl ServerHost {
     pub fn is_for(&self, namespace: &Namespace) -> bool {
         self.namespace.as_ref().is_none_or(|own| own == namespace)
     }
+}
 
-    /// The hosts of a VirtualService that are served under this one: of each pair that meet the narrower.
-    fn common<'s>(&'s self, service: &'s VirtualService) -> Vec<&'s HostPattern> {
-        if !self.is_for(&service.meta.namespace) {
-            return Vec::new();
-        }
-        service.hosts.iter().filter_map(|host| host.narrower(&self.host)).collect()
+/// The hosts of a VirtualService that are served under these of servers: of each pair that meet the narrower.
+fn common_hosts<'s>(
+    servers: impl Iterator<Item = &'s ServerHost>,
+    service: &'s VirtualService,
+) -> BTreeSet<&'s HostPattern> {
+    let servers = servers.filter(|one| one.is_for(&service.meta.namespace)).map(|one| &one.host);
+    if service.hosts.len() <= FEW_HOSTS {
+        let common = |server| service.hosts.iter().filter_map(move |host| host.narrower(server));
+        return servers.flat_map(common).collect();
     }
+    let servers: HostSet<'_> = servers.collect();
+    service.hosts.iter().flat_map(|host| servers.common(host)).collect()
 }
 
 impl PlacedServer<'_> {
     /// The hosts of a VirtualService that it serves.
     pub fn hosts_of<'s>(&'s self, service: &'s VirtualService) -> BTreeSet<&'s HostPattern> {
-        self.hosts.iter().flat_map(|host| host.common(service)).collect()
+        common_hosts(self.hosts.iter().copied(), service)
     }
 }
 
@@ -233,9 +242,9 @@ fn merged_with_losses<'a>(
     mut target: impl FnMut(u16) -> Option<u16>,
 ) -> (Vec<GatewayPort<'a>>, Vec<ServerLoss<'a>>) {
     let mut ports = BTreeMap::<(u16, Option<IpAddr>), GatewayPort<'a>>::new();
-    // Hosts in TLS, with who has them, and how.
+    // Hosts in TLS, each with the server that has it.
     type HostAt<'a> = (u16, Option<IpAddr>, &'a HostPattern);
-    let mut taken = BTreeMap::<HostAt<'a>, (&'a Arc<Gateway>, &'a ServerProtocol)>::new();
+    let mut taken = BTreeMap::<HostAt<'a>, (&'a Arc<Gateway>, &'a GatewayServer)>::new();
     let mut losses = Vec::new();
     for (gateway, server) in
         gateways.flat_map(|gateway| gateway.servers.iter().map(move |server| (gateway, server)))
@@ -256,7 +265,7 @@ fn merged_with_losses<'a>(
             _ => plain.filter(|_| port.tls.is_empty()),
         };
         if let Some(first) = first {
-            losses.push(ServerLoss { winner: first.gateway, of: placed, host: None });
+            losses.push(ServerLoss { winner: first.gateway, gateway, server, host: None });
             continue;
         }
         match server.protocol {
@@ -273,23 +282,23 @@ fn merged_with_losses<'a>(
         for host in std::mem::take(&mut placed.hosts) {
             match taken.entry((number, bind, &host.host)) {
                 std::collections::btree_map::Entry::Occupied(winner) => {
+                    let (winner, first) = *winner.get();
                     // The same host for several namespaces is one name in TLS.
-                    if placed.hosts.iter().any(|own| own.host == host.host) {
+                    if std::ptr::eq(first, server) {
                         placed.hosts.push(host);
                         continue;
                     }
-                    let (winner, protocol) = *winner.get();
                     // Ingresses of one host are served together: with one certificate nobody loses anything.
                     if winner.ingress.is_some()
                         && gateway.ingress.is_some()
-                        && *protocol == server.protocol
+                        && first.protocol == server.protocol
                     {
                         continue;
                     }
-                    losses.push(ServerLoss { of: placed.clone(), host: Some(host), winner });
+                    losses.push(ServerLoss { gateway, server, host: Some(host), winner });
                 }
                 std::collections::btree_map::Entry::Vacant(free) => {
-                    free.insert((gateway, &server.protocol));
+                    free.insert((gateway, server));
                     placed.hosts.push(host);
                 }
             }
@@ -315,6 +324,8 @@ impl GatewayObjects {
         into: &mut Gateways,
         changes: &mut TrafficChanges,
     ) {
+        let name = (Arc::clone(&gateway.name), gateway.meta.clone());
+        into.by_name.insert(name, Arc::clone(&gateway));
         into.all.insert(gateway.meta.clone(), gateway);
         (self.is_stale, changes.gateways) = (true, true);
     }
@@ -325,6 +336,7 @@ impl GatewayObjects {
         from: &mut Gateways,
         changes: &mut TrafficChanges,
     ) {
+        from.by_name.remove(&(Arc::clone(&gateway.name), gateway.meta.clone()));
         from.all.remove(&gateway.meta);
         (self.is_stale, changes.gateways) = (true, true);
     }
@@ -347,27 +359,24 @@ impl GatewayObjects {
             let (_, losses) = merged_with_losses(gateways.selecting(&namespace, &labels), Some);
             let is_of =
                 |gateway: &Gateway| gateway.selector == selector && whose(gateway) == namespace;
-            for loss in losses.iter().filter(|loss| is_of(loss.of.gateway)) {
-                now.entry(loss.of.gateway.meta.clone()).or_default().push(loss.reason());
+            for loss in losses.iter().filter(|loss| is_of(loss.gateway)) {
+                now.entry(loss.gateway.meta.clone()).or_default().push(loss.reason());
             }
         }
         let before = std::mem::replace(&mut self.given, now);
-        let is_new = |meta: &ObjectMeta, reason: &Reason| {
-            before.get(meta).is_none_or(|before| !before.contains(reason))
-        };
-        let all = self.given.iter();
-        let all = all.flat_map(|(meta, reasons)| reasons.iter().map(move |one| (meta, one)));
-        all.filter(|(meta, reason)| is_new(meta, reason))
-            .map(|(meta, reason)| (meta.clone(), reason.clone()))
-            .collect()
+        let mut news = Vec::new();
+        for (meta, reasons) in &self.given {
+            let before = before.get(meta).map_or(&[][..], |before| before);
+            news.extend(new_reasons(reasons, before).map(|one| (meta.clone(), one.clone())));
+        }
+        news
     }
 }
 
 impl ServerLoss<'_> {
     fn reason(&self) -> Reason {
-        let PlacedServer { server, .. } = self.of;
-        let (port, winner) = (server.port, self.winner.title());
-        let server = self.of.gateway.path_of(server);
+        let (port, winner) = (self.server.port, self.winner.title());
+        let server = self.gateway.path_of(self.server);
         let (path, text) = match self.host {
             None => (
                 server,

@@ -1,6 +1,7 @@
 //! Hosts as rules name them: exact, `*.suffix`, or `*`. (docs/reference/traffic.md, "Names".)
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use strait_model::Hostname;
@@ -145,10 +146,62 @@ impl HostPattern {
         }
     }
 
+    fn from_end(&self) -> Vec<u8> {
+        self.text().as_str().bytes().rev().collect()
+    }
+
     fn text(&self) -> &Hostname {
         match self {
             Self::Exact(host) | Self::Under(host) => host,
         }
+    }
+}
+
+/// Hosts, in which those that meet another one are found without comparing all.
+#[derive(Debug)]
+pub struct HostSet<'a> {
+    /// By their text from its end to its beginning: all hosts under a suffix are neighbours.
+    by_end: BTreeMap<Vec<u8>, &'a HostPattern>,
+}
+
+impl<'a> HostSet<'a> {
+    /// Whether one of the hosts contains `host`.
+    pub fn has_wider(&self, host: &HostPattern) -> bool {
+        let text = host.from_end();
+        let is_end = |length: &usize| match length.checked_sub(1) {
+            None => true,
+            Some(last) => *length == text.len() || text[last] == b'.',
+        };
+        let mut ends = (0..=text.len()).filter(is_end);
+        ends.any(|length| {
+            let found = self.by_end.get(&text[..length]);
+            found.is_some_and(|found| found.contains(host))
+        })
+    }
+
+    /// The hosts that `host` contains.
+    pub fn within<'s>(&'s self, host: &HostPattern) -> impl Iterator<Item = &'a HostPattern> + 's {
+        let (text, host) = (host.from_end(), host.clone());
+        let from = self.by_end.range(text.clone()..);
+        let ends = from.take_while(move |(end, _)| end.starts_with(&text));
+        let is_exact = host.exact().is_some();
+        let ends = ends.take(if is_exact { 1 } else { usize::MAX });
+        ends.map(|(_, found)| *found).filter(move |found| host.contains(found))
+    }
+
+    /// The hosts that are in `host` and in one of these: see [`HostPattern::narrower`].
+    pub fn common<'s>(
+        &'s self,
+        host: &'a HostPattern,
+    ) -> impl Iterator<Item = &'a HostPattern> + 's {
+        let own = self.has_wider(host).then_some(host);
+        own.into_iter().chain(self.within(host))
+    }
+}
+
+impl<'a> FromIterator<&'a HostPattern> for HostSet<'a> {
+    fn from_iter<I: IntoIterator<Item = &'a HostPattern>>(hosts: I) -> Self {
+        Self { by_end: hosts.into_iter().map(|host| (host.from_end(), host)).collect() }
     }
 }
 
@@ -189,6 +242,8 @@ impl fmt::Display for HostPattern {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn pattern(text: &str) -> HostPattern {
@@ -247,5 +302,22 @@ mod tests {
         assert_eq!(of("*", "*.b.com").as_deref(), Some("*.b.com"));
         assert_eq!(of("*.b.com", "*.c.com"), None);
         assert_eq!(of("a.com", "b.com"), None);
+    }
+
+    #[test]
+    fn host_set_finds_what_comparing_all_hosts_finds() {
+        let texts = ["a", "a.b", "c.a.b", "ca.b", "x.b", "b", "*.b", "*.a.b", "*.ca.b", "*"];
+        let hosts = texts.map(|text| HostPattern::written(text).expect("a host"));
+        for chosen in 0_u32..1 << hosts.len() {
+            let is_chosen = |at: &usize| chosen & (1 << at) != 0;
+            let own: Vec<_> = (0..hosts.len()).filter(is_chosen).map(|at| &hosts[at]).collect();
+            let set: HostSet<'_> = own.iter().copied().collect();
+            for host in &hosts {
+                let common: BTreeSet<_> = set.common(host).collect();
+                let compared = own.iter().filter_map(|one| host.narrower(one)).collect();
+                assert_eq!(common, compared, "{host} among {own:?}");
+                assert_eq!(set.has_wider(host), own.iter().any(|one| one.contains(host)));
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 mod raw;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -114,7 +115,7 @@ impl Ingress {
         };
         let mut reader = IngressReader { meta: &meta, settings, reasons };
         let mut rules = Vec::new();
-        let mut hosts = vec![HostPattern::all()];
+        let mut hosts = BTreeSet::from([HostPattern::all()]);
         for (at, raw) in raw.rules.into_iter().enumerate() {
             let Some(host) = reader.host(&raw.host, &format!("spec.rules[{at}].host")) else {
                 continue;
@@ -125,9 +126,7 @@ impl Ingress {
                 let rule = reader.rule(raw, place);
                 rules.extend(rule.map(|rule| IngressRule { host: host.clone(), rule }));
             }
-            if !hosts.contains(&host) {
-                hosts.push(host);
-            }
+            hosts.insert(host);
         }
         if let Some(backend) = &raw.default_backend {
             // Of its own hosts what no path takes, and of all others what is nobody's.
@@ -136,6 +135,8 @@ impl Ingress {
             let of = |host| IngressRule { host, rule: rule.clone() };
             rules.extend(hosts.into_iter().map(of));
         }
+        // Stable: the rules of one host stay in the order in which they are written.
+        rules.sort_by(|one, other| one.host.cmp(&other.host));
         let tls = raw.tls.into_iter().enumerate().filter_map(|(place, raw)| {
             let path = format!("spec.tls[{place}]");
             if raw.secret_name.is_empty() {
@@ -161,6 +162,13 @@ impl Ingress {
             reasons.push(Reason::lost(&codes::INGRESS_PART, "spec.rules", text));
         }
         Ok((Self { meta, class, rules: rules.into(), tls }, reasons))
+    }
+
+    /// The rules for a host, in their order.
+    pub fn rules_of(&self, host: &HostPattern) -> &[IngressRule] {
+        let start = self.rules.partition_point(|rule| rule.host < *host);
+        let end = self.rules.partition_point(|rule| rule.host <= *host);
+        &self.rules[start..end]
     }
 
     /// Whether it is followed, where there are these classes.

@@ -135,8 +135,13 @@ impl IngressObjects {
         let tls = |one: &Option<Arc<Ingress>>| -> BTreeSet<HostPattern> {
             one.iter().flat_map(|one| one.tls_hosts().cloned()).collect()
         };
-        for pattern in tls(&before).symmetric_difference(&tls(&now)) {
-            let held = self.by_host.keys().filter(|host| pattern.contains(host));
+        let (tls_before, tls_now) = (tls(&before), tls(&now));
+        let differing: BTreeSet<_> = tls_before.symmetric_difference(&tls_now).collect();
+        let held = self.by_host.keys().filter(|host| {
+            let wider = || [HostPattern::all()].into_iter().chain(wider(host));
+            differing.contains(host) || wider().any(|pattern| differing.contains(&pattern))
+        });
+        if !differing.is_empty() {
             self.touched_hosts.extend(held.cloned());
         }
         self.followed.extend(now.iter().map(|now| (meta.clone(), Arc::clone(now))));
@@ -155,7 +160,7 @@ impl IngressObjects {
         let mut rules = Vec::new();
         for ingress in naming.iter().filter_map(|meta| self.followed.get(meta)) {
             let origin = Arc::new(RouteOrigin::of_ingress(&ingress.meta));
-            for IngressRule { rule, .. } in ingress.rules.iter().filter(|one| one.host == *host) {
+            for IngressRule { rule, .. } in ingress.rules_of(host) {
                 let place = RulePlace { of: Some(Arc::clone(&origin)), ..rule.place.clone() };
                 rules.push(HttpRule { place, ..rule.clone() });
             }

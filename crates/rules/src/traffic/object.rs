@@ -1,5 +1,6 @@
 //! What every object of the traffic configuration says of itself, and what is said of it.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -74,6 +75,15 @@ impl fmt::Display for Reason {
     }
 }
 
+/// The reasons that were not given before, in their order.
+pub(super) fn new_reasons<'a>(
+    reasons: &'a [Reason],
+    before: &'a [Reason],
+) -> impl Iterator<Item = &'a Reason> {
+    let before: HashSet<&Reason> = before.iter().collect();
+    reasons.iter().filter(move |reason| !before.contains(reason))
+}
+
 /// The body of an object, and which of its fields nothing reads.
 ///
 /// # Errors
@@ -96,8 +106,9 @@ pub fn export_to(given: &[String], default: &[String], own: &Namespace) -> Expor
 /// Notes what of `exportTo` says nothing beside its other entries.
 pub fn note_export(given: &[String], reasons: &mut Vec<Reason>) {
     let is_for_all = given.iter().any(|entry| entry == "*");
+    let mut before = BTreeSet::new();
     for (at, entry) in given.iter().enumerate() {
-        let text = if given[..at].contains(entry) {
+        let text = if !before.insert(entry) {
             format!("{entry:?} is there already")
         } else if is_for_all && entry != "*" {
             format!("{entry:?} says nothing beside *, which is everybody")

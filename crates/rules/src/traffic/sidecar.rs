@@ -164,13 +164,15 @@ impl Sidecar {
             .ok()
         });
         let mut egress: Vec<EgressListener> = Vec::new();
+        // All listeners of a port are like the first.
+        let mut first_of_port = BTreeMap::new();
         for (at, raw) in raw.egress.into_iter().enumerate() {
             let read = EgressListener::read(raw, at, settings, &mut reasons);
-            let is_elsewhere = |read: &EgressListener| {
-                let mut same = egress.iter().filter(|one| one.port == read.port);
-                same.any(|one| one.address != read.address || one.is_proxy() != read.is_proxy())
+            let mut is_elsewhere = |read: &EgressListener| {
+                let place = (read.address.clone(), read.is_proxy());
+                *first_of_port.entry(read.port).or_insert_with(|| place.clone()) != place
             };
-            if read.as_ref().is_some_and(is_elsewhere) {
+            if read.as_ref().is_some_and(&mut is_elsewhere) {
                 let text = "a listener before it has the port at another address or for other \
                             traffic; it is left out";
                 let path = format!("spec.egress[{at}].port");

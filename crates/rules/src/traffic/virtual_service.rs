@@ -25,7 +25,7 @@ use self::http::Reader;
 use self::raw::{RawDestination, RawHttpRule};
 pub use self::source::Delegate;
 use self::source::{gateway_name, source};
-use super::hosts::HostPattern;
+use super::hosts::{HostPattern, HostSet};
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::route::{
@@ -218,6 +218,8 @@ impl Reader<'_> {
         hosts: Option<&[HostPattern]>,
     ) -> Box<[TcpRule]> {
         let mut rules = Vec::with_capacity(raw.len());
+        let hosts: Option<HostSet<'_>> = hosts.map(|hosts| hosts.iter().collect());
+        let hosts = hosts.as_ref();
         for (at, raw) in raw.into_iter().enumerate() {
             let path = format!("{path}[{at}]");
             let is_any = raw.r#match.is_empty();
@@ -262,7 +264,7 @@ impl Reader<'_> {
         &mut self,
         raw: RawConnectionMatch,
         path: &str,
-        hosts: Option<&[HostPattern]>,
+        hosts: Option<&HostSet<'_>>,
     ) -> Option<ConnectionMatch> {
         let mut lost = |path: String, text: String| {
             self.reasons.push(Reason::lost(&codes::MATCH_REFUSED, path, text));
@@ -275,7 +277,7 @@ impl Reader<'_> {
                 Ok(_) if name.contains('.') || name == "*" => {
                     let name = name.to_ascii_lowercase();
                     let parsed = HostPattern::parse(&name, "", "").ok()?;
-                    if hosts.is_some_and(|hosts| !hosts.iter().any(|host| host.contains(&parsed))) {
+                    if hosts.is_some_and(|hosts| !hosts.has_wider(&parsed)) {
                         lost(path, format!("{name} is none of the hosts: no connection fits it"));
                         continue;
                     }

@@ -9,7 +9,7 @@ use imbl::ordmap::DiffItem;
 use super::changes::TrafficChanges;
 use super::gateways::Gateways;
 use super::hosts::HostPattern;
-use super::object::{ObjectMeta, Reason};
+use super::object::{ObjectMeta, Reason, new_reasons};
 use super::route::{
     ConnectionMatch, Destination, HttpRoutes, HttpRule, RequestMatch, RouteKind, RouteOrigin,
     SourceMatch, TcpRule,
@@ -145,18 +145,29 @@ pub struct VirtualServices {
     by_gateway: OrdMap<Arc<str>, OrdMap<ObjectMeta, Arc<RoutedService>>>,
     /// The namespaces for which something holds that doesn't for all, with the number of objects that say so.
     special_namespaces: OrdMap<Namespace, usize>,
-    /// Each service that rules lead to, with a host whose rules do so. One flat map: most services have one such host, for
-    /// which a map of its own would be mostly empty.
-    destinations: OrdMap<(Hostname, HostPattern), LeadingObjects>,
+    /// Each service that rules route to, with an object whose rules do so. One flat map: most services have one such object,
+    /// for which a dedicated map would be mostly empty.
+    destinations: OrdMap<(Hostname, ObjectMeta), LeadingObject>,
 }
 
-/// How many objects have a host's requests or connections lead to a service.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct LeadingObjects {
-    all: u32,
-    /// Those that name it without the number of a port.
-    portless: u32,
+/// An object whose rules route to a service.
+#[derive(Debug, Clone)]
+struct LeadingObject {
+    service: Arc<VirtualService>,
+    /// Whether it names the service without the number of a port.
+    is_portless: bool,
 }
+
+impl PartialEq for LeadingObject {
+    /// The hosts decide which routes depend on the service, not the rules.
+    fn eq(&self, other: &Self) -> bool {
+        self.is_portless == other.is_portless
+            && (Arc::ptr_eq(&self.service, &other.service)
+                || self.service.mesh_hosts().eq(other.service.mesh_hosts()))
+    }
+}
+
+impl Eq for LeadingObject {}
 
 impl VirtualServices {
     /// Whether there are none.
@@ -178,24 +189,25 @@ impl VirtualServices {
             .map(|(host, _)| host)
     }
 
-    /// The hosts of which requests or connections lead to a service.
+    /// The hosts of which requests or connections lead to a service. Hosts of several objects come several times.
     pub fn leading_to<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
-        self.destinations_of(service).map(|(host, _)| host)
+        self.destinations_of(service).flat_map(|by| by.service.mesh_hosts())
     }
 
-    /// The hosts whose routes depend on which ports a service has.
+    /// The hosts whose routes depend on which ports a service has. Hosts of several objects come several times.
     pub fn depending_on<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
-        self.destinations_of(service).filter(|(_, by)| by.portless > 0).map(|(host, _)| host)
+        let portless = self.destinations_of(service).filter(|by| by.is_portless);
+        portless.flat_map(|by| by.service.mesh_hosts())
     }
 
     fn destinations_of<'a>(
         &'a self,
         service: &Hostname,
-    ) -> impl Iterator<Item = (&'a HostPattern, &'a LeadingObjects)> {
-        let from = (service.clone(), HostPattern::Exact(Hostname::default()));
+    ) -> impl Iterator<Item = &'a LeadingObject> {
+        let first = ObjectMeta { created: i64::MIN, name: "".into(), namespace: "".into() };
+        let all = self.destinations.range((service.clone(), first)..);
         let service = service.clone();
-        let all = self.destinations.range(from..);
-        all.take_while(move |((to, _), _)| *to == service).map(|((_, host), by)| (host, by))
+        all.take_while(move |((to, _), _)| *to == service).map(|(_, by)| by)
     }
 
     /// All objects in force, those of several hosts or gateways more than once.
@@ -273,18 +285,20 @@ impl VirtualServices {
     fn losses(&self, routed: &RoutedService, sharing: HostSharing) -> Vec<Reason> {
         let service = &routed.service;
         let has_connections = !service.tcp.is_empty() || !service.tls.is_empty();
-        // Where they share a host, connections belong to the first nevertheless.
-        let shares = |other: &RoutedService, host| {
-            sharing == HostSharing::AllJoined && other.shares_host(routed, host)
+        // Objects that share a host: connections belong to the first nevertheless. Both name this very host.
+        let is_one = |one: &RoutedService| one.http.origin.kind == RouteKind::VirtualService;
+        let shares = |other: &RoutedService| {
+            sharing == HostSharing::AllJoined && is_one(other) && is_one(routed)
         };
+        let (is_for_mesh, all) = (service.is_for_mesh(), HostPattern::all());
         let hosts = service.hosts.iter().enumerate();
-        let lost = hosts.filter(|(_, host)| service.mesh_hosts().any(|one| one == *host));
+        let lost = hosts.filter(|(_, host)| is_for_mesh && **host != all);
         let lost = lost.filter_map(|(at, host)| {
             let wins = |other: &&Arc<RoutedService>| {
                 other.service.meta < service.meta && other.service.export_to == service.export_to
             };
             let winner = self.by_host.get(host)?.iter().find(wins)?;
-            let is_shared = shares(winner, host);
+            let is_shared = shares(winner);
             if is_shared && !has_connections {
                 return None;
             }
@@ -408,18 +422,6 @@ impl VirtualServices {
     }
 }
 
-impl LeadingObjects {
-    /// With one more or less, which names the service without the number of a port or with it.
-    fn counting(self, is_more: bool, is_portless: bool) -> Self {
-        let step = |count: u32, counts: bool| match (counts, is_more) {
-            (false, _) => count,
-            (true, true) => count.saturating_add(1),
-            (true, false) => count.saturating_sub(1),
-        };
-        Self { all: step(self.all, true), portless: step(self.portless, is_portless) }
-    }
-}
-
 /// A host, and the objects that name it in two versions.
 type DifferingHost<'a> = (&'a HostPattern, [Option<&'a Arc<[Arc<RoutedService>]>>; 2]);
 
@@ -540,7 +542,7 @@ impl VirtualServiceObjects {
             reasons.extend(services.losses(routed, sharing));
             reasons.extend(gateways.reasons_of(&routed.service));
             let given = self.given.get(&key).map_or(&[][..], |given| given);
-            let new = reasons.iter().filter(|reason| !given.contains(reason));
+            let new = new_reasons(&reasons, given);
             news.extend(new.map(|reason| (routed.service.origin.clone(), reason.clone())));
             if reasons.is_empty() {
                 self.given.remove(&key);
@@ -618,7 +620,10 @@ fn replace(
     }
     let old = before.into_iter().flat_map(|before| before.service.mesh_hosts());
     let new = now.into_iter().flat_map(|now| now.service.mesh_hosts());
-    let hosts: BTreeSet<&HostPattern> = old.chain(new).collect();
+    // Each host with what names it from now on, if the object still does.
+    let mut hosts: BTreeMap<&HostPattern, Option<&Arc<RoutedService>>> = BTreeMap::new();
+    hosts.extend(old.map(|host| (host, None)));
+    hosts.extend(new.map(|host| (host, now)));
     for (routed, is_more) in
         before.map(|one| (one, false)).into_iter().chain(now.map(|one| (&**one, true)))
     {
@@ -627,18 +632,18 @@ fn replace(
             // They may come into scopes, or be in none any more.
             changes.hosts.extend(destinations.iter().map(|host| HostPattern::of_service(host)));
         }
-        let is_portless = |to: &Hostname| routed.portless.iter().any(|(host, _)| host == to);
+        if routed.service.mesh_hosts().next().is_none() {
+            continue;
+        }
+        let portless: BTreeSet<&Hostname> = routed.portless.iter().map(|(host, _)| host).collect();
         for to in destinations {
-            let is_portless = is_portless(to);
-            for host in routed.service.mesh_hosts() {
-                let key = (to.clone(), host.clone());
-                let by = services.destinations.get(&key).copied().unwrap_or_default();
-                let now = by.counting(is_more, is_portless);
-                if now == LeadingObjects::default() {
-                    services.destinations.remove(&key);
-                } else {
-                    services.destinations.insert(key, now);
-                }
+            let key = (to.clone(), routed.service.meta.clone());
+            if is_more {
+                let is_portless = portless.contains(to);
+                let by = LeadingObject { service: Arc::clone(&routed.service), is_portless };
+                services.destinations.insert(key, by);
+            } else {
+                services.destinations.remove(&key);
             }
         }
     }
@@ -660,10 +665,10 @@ fn replace(
             changes.gateways = true;
         }
     }
-    for host in hosts {
+    for (host, now) in hosts {
         let mut all: Vec<_> = services.by_host.get(host).map_or_else(Vec::new, |all| all.to_vec());
         all.retain(|one| !before.is_some_and(|before| is_of(one, before)));
-        if let Some(now) = now.filter(|now| now.service.mesh_hosts().any(|one| one == host)) {
+        if let Some(now) = now {
             let place = all.partition_point(|one| one.service.meta < now.service.meta);
             all.insert(place, Arc::clone(now));
         }

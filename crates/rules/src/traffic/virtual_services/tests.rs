@@ -212,9 +212,11 @@ fn hosts_that_lead_to_a_service_are_known_for_as_long_as_any_object_has_them() {
     let beside = service(3, "web", "beside", &leading("z.com", ".au"));
     let of_service = |world: &World| {
         let to = Hostname::from("a.com");
-        let leading: Vec<_> = world.services.leading_to(&to).map(ToString::to_string).collect();
-        let depending = world.services.depending_on(&to).map(ToString::to_string);
-        (leading.join(" "), depending.collect::<Vec<_>>().join(" "))
+        let texts = |hosts: BTreeSet<&HostPattern>| {
+            hosts.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        let leading = texts(world.services.leading_to(&to).collect());
+        (leading, texts(world.services.depending_on(&to).collect()))
     };
     let found = |leading: &str, depending: &str| (leading.to_owned(), depending.to_owned());
     world.put(&beside);
