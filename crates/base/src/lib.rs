@@ -9,11 +9,13 @@
 #![forbid(unsafe_code)]
 
 pub mod codes;
+pub mod cpu;
 
 pub mod hash;
 pub mod lock;
 pub mod signal;
 pub mod task;
+pub mod watchdog;
 
 pub mod address;
 pub mod admission;

@@ -11,6 +11,9 @@ use serde_json::Value;
 
 use super::packed_text::{length, pack, unpack, unpack_into};
 
+/// Texts up to this length have few values.
+const SHORT_TEXT: usize = 64 << 10;
+
 /// An object: its JSON with sorted keys and without blanks, packed. Equal content is equal bytes. A clone shares them.
 #[derive(Clone)]
 pub struct ObjectJson(Arc<[u8]>);
@@ -25,6 +28,11 @@ impl ObjectJson {
     /// Its text.
     fn text(&self) -> String {
         String::from_utf8(unpack(&self.0)).unwrap_or_default()
+    }
+
+    /// How many values its text contains, each list and map among them, without reading them. 0 for short texts.
+    pub fn values(&self) -> usize {
+        if self.text_len() <= SHORT_TEXT { 0 } else { values(&unpack(&self.0)) }
     }
 
     /// How many bytes its text has.
@@ -46,6 +54,21 @@ impl ObjectJson {
     pub fn place(&self) -> *const u8 {
         self.0.as_ptr()
     }
+}
+
+/// How many values a text of JSON contains. A text without blanks has one for each list, each map and each comma.
+fn values(text: &[u8]) -> usize {
+    let (mut values, mut is_quoted, mut is_escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b',' | b'[' | b'{' if !is_quoted => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 impl PartialEq for ObjectJson {
@@ -85,6 +108,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn values_are_counted_without_reading_them() {
+        for (text, count) in [("1", 1), ("[1,2]", 3), (r#"{"a,[":"\\\",{","b":["x"]}"#, 4)] {
+            assert_eq!(values(text.as_bytes()), count, "{text}");
+        }
+        let object = ObjectJson::from(json!({ "a": vec![0; SHORT_TEXT] }));
+        assert_eq!(object.values(), SHORT_TEXT + 2);
+        assert_eq!(ObjectJson::from(json!({ "a": [1] })).values(), 0);
+    }
 
     #[test]
     fn equal_content_is_equal_and_comes_out_as_it_went_in() {

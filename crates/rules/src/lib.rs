@@ -10,6 +10,10 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod bounds;
+pub mod budget;
+#[cfg(test)]
+mod cost_tests;
 pub mod service_entry;
 pub mod traffic;
 

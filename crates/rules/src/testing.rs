@@ -1,5 +1,7 @@
 //! Builders for tests of this crate and of those above it.
 
+pub mod largest;
+
 use crate::traffic::KindSettings;
 
 /// How objects of the traffic configuration are read in a mesh that says nothing of it.

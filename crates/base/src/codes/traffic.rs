@@ -95,4 +95,19 @@ hosts, and those of a delegate for each rule that delegates to it, so that a sma
 proxy be sent gigabytes. Rules may come to 16 MiB as they are written, each part counted as often as it is
 sent, and to 50,000 pairs of conditions of rules and their delegates. An object beyond that counts as it
 was before, if it was; a rule that delegates beyond that is as if absent. All other objects hold.";
+
+    /// An object with more entries than it may have.
+    OBJECT_SURPLUS = "STR1096", "an object has more entries than one object may have",
+        "Make several objects of it.", "\
+Each entry of a list takes time and memory. One list or map may have 4,096 entries, the hosts of a
+VirtualService or a ServiceEntry 2,048, the patches of an EnvoyFilter 1,024, parents and hosts of a route
+256, and one object 65,536 values. Lists that are combined with each other may have 65,536 combinations. An object beyond a limit is
+refused: its last valid version stays, and all other objects apply.";
+
+    /// An object that takes more CPU time than it may.
+    OBJECT_COST = "STR1097", "an object takes more CPU time than one object may take",
+        "Make several objects of it, and report it: no known object within the limits of STR1096 takes so long.", "\
+The time for reading an object and combining it with other objects is measured as CPU time, so that a busy
+machine does not count. All other changes wait meanwhile. An object that takes too long is refused: its
+last valid version stays, and all other objects apply.";
 }

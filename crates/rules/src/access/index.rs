@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::authorization::AuthorizationPolicy;
 use super::key_share;
@@ -14,6 +14,8 @@ use super::policies::{AccessPolicies, NamespacePolicies, PolicyReport, order};
 use super::request::RequestAuthentication;
 use super::selector::PolicySelector;
 use super::time_point::TimePoint;
+use crate::bounds;
+use crate::budget::ObjectBudget;
 use strait_base::codes;
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, KeySource, WantedKeys};
 use strait_model::{
@@ -49,6 +51,7 @@ pub struct AccessIndex {
     pub(super) policies: Arc<AccessPolicies>,
     fetched: Arc<FetchedKeys>,
     heard: bool,
+    budget: ObjectBudget,
 }
 
 /// An object as it was last read.
@@ -100,6 +103,16 @@ impl ReadPolicy {
         }
     }
 
+    /// Refuses an object as a whole, as if its `spec` could not be read.
+    fn refused(
+        name: &PolicyName,
+        settings: &AccessSettings,
+        fault: AccessFault,
+    ) -> (Option<Self>, Vec<AccessFault>, Vec<AccessFault>) {
+        let (read, ..) = Self::read(name, &json!({ "spec": "unreadable" }), settings);
+        (read, vec![fault], Vec::new())
+    }
+
     fn selector(&self) -> &PolicySelector {
         match self {
             Self::Authorization(policy) => &policy.selector,
@@ -113,11 +126,22 @@ impl HeldPolicy {
     /// An object that comes in the place of another.
     fn read(
         name: &PolicyName,
+        key: &ObjectKey,
         object: &ObjectJson,
         before: Option<Self>,
-        settings: &AccessSettings,
+        (settings, budget): (&AccessSettings, &ObjectBudget),
     ) -> Self {
-        let (read, mut faults, warnings) = ReadPolicy::read(name, &object.to_value(), settings);
+        budget.begin(key);
+        let (mut read, mut faults, warnings) = match bounds::to_value(key, object) {
+            Ok(value) => ReadPolicy::read(name, &value, settings),
+            Err(excess) => ReadPolicy::refused(name, settings, {
+                AccessFault::warning(&codes::OBJECT_SURPLUS, excess.path.clone(), excess)
+            }),
+        };
+        if let Some(excess) = budget.excess().filter(|_| faults.is_empty()) {
+            let fault = AccessFault::warning(&codes::OBJECT_COST, "spec", excess);
+            (read, faults, _) = ReadPolicy::refused(name, settings, fault);
+        }
         let before = before.and_then(|before| before.good);
         let (good, counts, state) = if faults.is_empty() {
             let good = read.clone().map(|read| (object.clone(), read));
@@ -168,7 +192,14 @@ impl AccessIndex {
             policies: Arc::new(policies),
             fetched: Arc::default(),
             heard: false,
+            budget: ObjectBudget::default(),
         }
+    }
+
+    /// Returns this index with a budget for each object.
+    #[must_use]
+    pub fn with_budget(self, budget: ObjectBudget) -> Self {
+        Self { budget, ..self }
     }
 
     /// Takes note of what objects were before the process started: where one can't be read now, that is its last good
@@ -357,7 +388,7 @@ impl AccessIndex {
             self.counting.remove(key);
             return;
         };
-        let held = HeldPolicy::read(&name, object, before, &self.settings);
+        let held = HeldPolicy::read(&name, key, object, before, (&self.settings, &self.budget));
         let counts = held.good.as_ref().map_or(object, |(stored, _)| stored);
         self.counting.insert(key.clone(), counts.clone());
         self.held.insert(name, held);

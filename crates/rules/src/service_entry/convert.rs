@@ -27,7 +27,7 @@ const ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
 const SOCKET: &str = "unix://";
 
 /// How many endpoints an entry may come to: each host and each port has all that stand in it.
-const ENDPOINTS_MAX: usize = 200_000;
+const ENDPOINTS_MAX: usize = 65_536;
 
 /// What is wrong with an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -297,12 +297,13 @@ pub(super) fn service_entry(
         // They stand in the upstream cluster itself, as names do.
         how = EndpointDiscovery::Dns;
     }
+    let has_socket = endpoints.iter().any(is_socket);
     for (index, endpoint) in endpoints.iter().enumerate() {
         let fact = match (&endpoint.address, how) {
             (EntryAddress::Name(name), EndpointDiscovery::Static) => {
                 format!("{name:?} is no IP address, which resolution STATIC needs")
             }
-            (EntryAddress::Name(name), _) if endpoints.iter().any(is_socket) => {
+            (EntryAddress::Name(name), _) if has_socket => {
                 format!("{name:?} stands beside a socket, and names can't be resolved there")
             }
             (EntryAddress::Socket(path), EndpointDiscovery::Static) => {
@@ -438,15 +439,19 @@ fn said_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
         let host = said.get("host")?.as_str()?.to_ascii_lowercase();
         Some((Hostname::from(host), said.get("value")?.as_str()?.parse().ok()?))
     };
-    said.into_iter().flatten().filter_map(one).collect()
+    let mut said: Vec<(Hostname, IpAddr)> = said.into_iter().flatten().filter_map(one).collect();
+    // Stable: the addresses of one host stay in their order.
+    said.sort_by(|(one, _), (other, _)| one.cmp(other));
+    said
 }
 
 /// Entries of `exportTo` that are there twice, or beside `*`, which is everybody.
 fn idle_exports(said: &[String]) -> Vec<Fault> {
     let is_for_all = said.iter().any(|entry| entry == "*");
+    let mut before = BTreeSet::new();
     let entries = said.iter().enumerate();
     let idle = entries.filter_map(|(at, entry)| {
-        let fact = match said[..at].contains(entry) {
+        let fact = match !before.insert(entry) {
             true => format!("{entry:?} is there already"),
             false if is_for_all && entry != "*" => format!("{entry:?} says nothing beside *"),
             false => return None,
@@ -459,6 +464,7 @@ fn idle_exports(said: &[String]) -> Vec<Fault> {
 /// Single addresses, and ranges of them.
 fn addresses(texts: &[String], faults: &mut PartFaults) -> (Vec<IpAddr>, Vec<IpNet>) {
     let (mut singles, mut ranges) = (Vec::new(), Vec::new());
+    let mut before = BTreeSet::new();
     for (index, text) in texts.iter().enumerate() {
         let mut fault = |fact: &str| {
             let field = format!("spec.addresses[{index}]");
@@ -478,7 +484,7 @@ fn addresses(texts: &[String], faults: &mut PartFaults) -> (Vec<IpAddr>, Vec<IpN
         }
         if range.prefix_len() == range.max_prefix_len() {
             singles.push(range.addr());
-        } else if !ranges.contains(&range) {
+        } else if before.insert(range) {
             ranges.push(range);
         }
     }
@@ -489,7 +495,7 @@ fn ports(forms: Vec<PortForm>, faults: &mut PartFaults) -> Result<Vec<Port>, Fau
     if forms.is_empty() {
         return Err(Fault::new("spec.ports", "is empty"));
     }
-    let mut seen: Vec<(u16, Arc<str>)> = Vec::with_capacity(forms.len());
+    let (mut numbers, mut names) = (BTreeSet::new(), BTreeSet::new());
     let mut unknown = Vec::new();
     let read = forms.into_iter().enumerate().map(|(index, form)| {
         let field = |name: &str| format!("spec.ports[{index}].{name}");
@@ -501,13 +507,12 @@ fn ports(forms: Vec<PortForm>, faults: &mut PartFaults) -> Result<Vec<Port>, Fau
         if form.name.is_empty() {
             return Err(Fault::new(field("name"), "is empty"));
         }
-        if seen.iter().any(|(other, _)| *other == number) {
+        if !numbers.insert(number) {
             return Err(Fault::new(field("number"), format!("{number} is there twice")));
         }
-        if seen.iter().any(|(_, name)| *name == form.name) {
+        if !names.insert(Arc::clone(&form.name)) {
             return Err(Fault::new(field("name"), format!("{:?} is there twice", form.name)));
         }
-        seen.push((number, Arc::clone(&form.name)));
         let declared = Some(form.protocol.as_str()).filter(|text| !text.is_empty());
         if let Some(text) = declared.filter(|text| !Protocol::is_known(text)) {
             unknown.push(Fault::new(field("protocol"), format!("{text:?} is no protocol")));

@@ -69,7 +69,8 @@ impl<'a> Host<'a> {
     /// What came of them.
     pub(super) fn defined(self) -> Defined {
         let Self { first, service, endpoints, selecting } = self;
-        let said = first.said.iter().filter(|(host, _)| *host == service.hostname);
+        let start = first.said.partition_point(|(host, _)| *host < service.hostname);
+        let said = first.said[start..].iter().take_while(|(host, _)| *host == service.hostname);
         let said = said.map(|(_, address)| *address).collect();
         let is_sent = |entry: &ServiceEntry| entry.how != EndpointDiscovery::None;
         let selecting = selecting.into_iter().filter(|(entry, _)| is_sent(entry));

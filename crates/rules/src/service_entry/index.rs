@@ -15,8 +15,10 @@ use super::convert::{
 };
 use super::host::{Defined, Host};
 use super::join::{PodsWanted, Selections, VmWorkload, VmWorkloads};
+use super::last_read::LastReadEntry;
 use super::problem::EntryProblem;
 use super::resolution::resolution;
+use crate::budget::ObjectBudget;
 use strait_model::registry::{Contents, ServiceRecord, ShardChange};
 use strait_model::{
     Cause, Causes, Collection, Difference, Endpoint, ExportTo, Hostname, ISTIO_NETWORKING, Labels,
@@ -62,8 +64,8 @@ pub struct EntryIndex {
     objects: Collection,
     services: BTreeMap<WorkloadKey, LastReadEntry<ServiceEntry>>,
     workloads: BTreeMap<WorkloadKey, LastReadEntry<EntryEndpoint>>,
-    /// The entries that name each host, in the order in which they are joined.
-    naming: BTreeMap<Hostname, BTreeSet<EntryRank>>,
+    /// The entries that name each host, in the order in which they are joined, each with the place among its hosts.
+    naming: BTreeMap<Hostname, BTreeMap<EntryRank, usize>>,
     /// The entries that select workloads, by namespace.
     selecting: BTreeMap<Namespace, BTreeSet<WorkloadKey>>,
     /// What comes of each host.
@@ -87,6 +89,7 @@ pub struct EntryIndex {
     shadowed: Vec<(Vec<Arc<str>>, String)>,
     /// What objects were before the process started, until they have been taken once.
     remembered: Collection,
+    budget: ObjectBudget,
 }
 
 /// What is to be made again though no object has changed.
@@ -116,74 +119,6 @@ struct Joined {
     problems: Vec<EntryProblem>,
 }
 
-/// An object as it was last read.
-#[derive(Debug)]
-struct LastReadEntry<T> {
-    /// The last of it that made sense, as it was stored and as it was read.
-    good: Option<(ObjectJson, T)>,
-    fault: Option<Fault>,
-    /// What of it nothing reads.
-    unread: Box<[Fault]>,
-}
-
-impl<T> LastReadEntry<T> {
-    /// An object that comes in the place of another.
-    fn read(
-        object: &ObjectJson,
-        before: Option<Self>,
-        remembered: Option<&ObjectJson>,
-        read: impl Fn(&Value) -> Result<(T, Vec<Fault>), Fault>,
-    ) -> Self {
-        let again = |stored: &ObjectJson| read(&stored.to_value()).ok().map(|(entry, _)| entry);
-        match read(&object.to_value()) {
-            Ok((entry, unread)) => {
-                Self { good: Some((object.clone(), entry)), fault: None, unread: unread.into() }
-            }
-            Err(fault) => {
-                // What is read of it may depend on settings that have changed since.
-                let good = match before {
-                    Some(before) => before.good,
-                    None => remembered.and_then(|stored| Some((stored.clone(), again(stored)?))),
-                };
-                let good = good.map(|(stored, good)| {
-                    let again = again(&stored).unwrap_or(good);
-                    (stored, again)
-                });
-                Self { good, fault: Some(fault), unread: Box::default() }
-            }
-        }
-    }
-
-    fn good(&self) -> Option<&T> {
-        self.good.as_ref().map(|(_, good)| good)
-    }
-
-    /// What counts in place of an object that makes no sense.
-    fn stand_in(&self) -> Option<&ObjectJson> {
-        let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
-        Some(good)
-    }
-
-    /// What is wrong with it, as a whole or in part.
-    fn problems(
-        &self,
-        kind: EntryKind,
-        object: &WorkloadKey,
-    ) -> impl Iterator<Item = EntryProblem> {
-        let of_whole = match self.good {
-            Some(_) => "what it said before still counts",
-            None => "it counts for nothing",
-        };
-        let whole = self.fault.iter().map(move |fault| (fault, true, of_whole));
-        let parts = self.unread.iter().map(|fault| (fault, false, "the rest counts"));
-        whole.chain(parts).map(move |(fault, refused, effect)| EntryProblem {
-            kind: kind.as_str(),
-            object: object.clone(),
-            fault: fault.clone(),
-            refused,
-            effect,
-        })
-    }
 }
 
 impl EntryIndex {
@@ -208,7 +143,14 @@ impl EntryIndex {
             stale: Stale::default(),
             shadowed: Vec::new(),
             remembered: Collection::default(),
+            budget: ObjectBudget::default(),
         }
+    }
+
+    /// Returns this index with a budget for each object.
+    #[must_use]
+    pub fn with_budget(self, budget: ObjectBudget) -> Self {
+        Self { budget, ..self }
     }
 
     /// Takes note of what objects were before the process started: where one makes no sense now, that is its last good form.
@@ -326,7 +268,12 @@ impl EntryIndex {
         if let Some(entry) = before.as_ref().and_then(LastReadEntry::good) {
             let place = (entry.created, name.clone());
             for host in &entry.hosts {
-                remove(&mut self.naming, host, &place);
+                if let Some(entries) = self.naming.get_mut(host) {
+                    entries.remove(&place);
+                    if entries.is_empty() {
+                        self.naming.remove(host);
+                    }
+                }
             }
             if entry.selector.is_some() {
                 remove(&mut self.selecting, &name.namespace, &name);
@@ -335,15 +282,16 @@ impl EntryIndex {
         }
         let mut problems = Vec::new();
         if let Some(object) = object {
-            let remembered = self.remembered.get(&EntryKind::Service.key(&name));
+            let key = EntryKind::Service.key(&name);
+            let remembered = self.remembered.get(&key);
             let export = &self.default_export;
             let read = |object: &Value| convert::service_entry(name.clone(), object, export);
-            let kept = LastReadEntry::read(object, before, remembered, read);
-            problems.extend(kept.problems(EntryKind::Service, &name));
+            let kept = LastReadEntry::read(&key, object, (before, remembered), &self.budget, read);
+            problems.extend(kept.problems(EntryKind::Service.as_str(), &name));
             if let Some(entry) = kept.good() {
                 let place = (entry.created, name.clone());
-                for host in &entry.hosts {
-                    self.naming.entry(host.clone()).or_default().insert(place.clone());
+                for (at, host) in entry.hosts.iter().enumerate() {
+                    self.naming.entry(host.clone()).or_default().insert(place.clone(), at);
                 }
                 if entry.selector.is_some() {
                     let namespace = name.namespace.clone();
@@ -369,10 +317,11 @@ impl EntryIndex {
         self.touch_selecting(&name, before.as_ref().and_then(LastReadEntry::good), touched);
         let mut problems = Vec::new();
         if let Some(object) = object {
-            let remembered = self.remembered.get(&EntryKind::Workload.key(&name));
+            let key = EntryKind::Workload.key(&name);
+            let remembered = self.remembered.get(&key);
             let read = |object: &Value| convert::workload_entry(name.clone(), object);
-            let kept = LastReadEntry::read(object, before, remembered, read);
-            problems.extend(kept.problems(EntryKind::Workload, &name));
+            let kept = LastReadEntry::read(&key, object, (before, remembered), &self.budget, read);
+            problems.extend(kept.problems(EntryKind::Workload.as_str(), &name));
             self.touch_selecting(&name, kept.good(), touched);
             self.workloads.insert(name.clone(), kept);
         }
@@ -526,19 +475,19 @@ impl EntryIndex {
         }
     }
 
-    /// What comes of a host that entries name at these places.
-    fn join_host(&self, host: &Hostname, places: &BTreeSet<EntryRank>) -> Joined {
-        let entries: Vec<&ServiceEntry> =
-            places.iter().filter_map(|(_, name)| self.services.get(name)?.good()).collect();
+    /// What comes of a host that these entries name, each with its place among their hosts.
+    fn join_host(&self, host: &Hostname, entries: &BTreeMap<EntryRank, usize>) -> Joined {
+        let of =
+            |((_, name), at): (&EntryRank, &usize)| Some((self.services.get(name)?.good()?, *at));
+        let entries: Vec<(&ServiceEntry, usize)> = entries.iter().filter_map(of).collect();
         let holder = holder(&entries);
         let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
         let mut problems = Vec::new();
-        for entry in entries {
+        for (entry, index) in entries {
             let key = key_for(host, entry, holder);
             let ports = match hosts.get(&key).map_or(Ok(None), |host| host.admits(entry)) {
                 Ok(ports) => ports,
                 Err(fact) => {
-                    let index = entry.hosts.iter().position(|one| one == host).unwrap_or_default();
                     let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
                     let effect = "for this host the entry counts for nothing";
                     problems.push(EntryProblem::of_part(&entry.name, fault, effect));
@@ -643,8 +592,9 @@ fn kind_of(key: &ObjectKey) -> Option<(EntryKind, WorkloadKey)> {
 
 /// The entry whose namespace has a host for everybody: the oldest that others may see, else the oldest. `entries` are
 /// sorted by age.
-fn holder<'a>(entries: &[&'a ServiceEntry]) -> Option<&'a ServiceEntry> {
-    entries.iter().find(|entry| !is_private(entry)).or(entries.first()).copied()
+fn holder<'a>(entries: &[(&'a ServiceEntry, usize)]) -> Option<&'a ServiceEntry> {
+    let holder = entries.iter().find(|(entry, _)| !is_private(entry)).or(entries.first());
+    holder.map(|(entry, _)| *entry)
 }
 
 /// Under which name what an entry says of a host is kept. A definition that is private to another namespace than the

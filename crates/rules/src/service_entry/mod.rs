@@ -11,6 +11,7 @@ pub(crate) mod fuzz;
 mod host;
 mod index;
 mod join;
+mod last_read;
 mod problem;
 mod resolution;
 

@@ -26,7 +26,7 @@ pub struct EditionIndex {
 impl EditionIndex {
     /// What `shared` says, and `own` of a cluster.
     pub fn new(cluster: ClusterId, shared: &TrafficIndex, own: &Collection) -> Self {
-        let mut index = shared.replica();
+        let mut index = shared.replica_for(&cluster);
         index.take_beside(shared, [&Collection::default(), own], &cluster);
         Self { cluster, own: own.clone(), shared: shared.counting().clone(), index }
     }

@@ -16,7 +16,7 @@ use super::hosts::HostPattern;
 use super::ingress::{Ingress, IngressClass};
 use super::ingresses::IngressObjects;
 use super::kind::KindSettings;
-use super::object::{ObjectMeta, ObjectState, Reason};
+use super::object::{ObjectMeta, ObjectState, Reason, new_reasons};
 use super::proxy_config::SidecarDefaults;
 use super::report::{TrafficObject, TrafficReport, TrafficReports};
 use super::route::{RouteKind, RouteOrigin};
@@ -26,6 +26,9 @@ use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
+use crate::bounds;
+use crate::budget::ObjectBudget;
+use strait_base::codes;
 use strait_model::{
     CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, INGRESS_API, ISTIO_NETWORKING,
     ISTIO_TELEMETRY, ObjectJson, ObjectKey, StandIn, filling,
@@ -111,12 +114,7 @@ impl TrafficKind {
         }
     }
 
-    fn read(
-        self,
-        meta: ObjectMeta,
-        object: &Value,
-        settings: &KindSettings,
-    ) -> Result<(TrafficObject, Vec<Reason>), Reason> {
+    fn read(self, meta: ObjectMeta, object: &Value, settings: &KindSettings) -> ReadObject {
         Ok(match self {
             Self::DestinationRule => {
                 let (rule, reasons) = DestinationRule::read(meta, object, settings)?;
@@ -171,6 +169,9 @@ impl TrafficKind {
     }
 }
 
+/// An object that was read, with its reasons, or the reason for which it is refused.
+type ReadObject = Result<(TrafficObject, Vec<Reason>), Reason>;
+
 /// What becomes of the form that an object had before, where it can't be read any more.
 #[derive(Debug, Clone, Copy)]
 enum EarlierForm {
@@ -199,6 +200,7 @@ pub struct TrafficIndex {
     /// What objects were before the process started, until they have been taken once.
     remembered: Collection,
     heard: bool,
+    budget: ObjectBudget,
 }
 
 impl TrafficIndex {
@@ -222,7 +224,14 @@ impl TrafficIndex {
             news: Vec::new(),
             remembered: Collection::default(),
             heard: false,
+            budget: ObjectBudget::default(),
         }
+    }
+
+    /// Returns this index with a budget for each object.
+    #[must_use]
+    pub fn with_budget(self, budget: ObjectBudget) -> Self {
+        Self { budget, ..self }
     }
 
     /// Takes note of what objects were before the process started: where one can't be read now, that is its last good form.
@@ -353,9 +362,14 @@ impl TrafficIndex {
     /// Another index that holds the same, and was told of nothing yet.
     #[must_use]
     pub fn replica(&self) -> Self {
-        let mut replica = Self::new(self.settings.clone());
+        let mut replica = Self::new(self.settings.clone()).with_budget(self.budget.clone());
         replica.follow(&self.objects, &self.reports);
         replica
+    }
+
+    /// Returns a replica for the proxies of a cluster that has dedicated objects.
+    pub(super) fn replica_for(&self, cluster: &ClusterId) -> Self {
+        self.replica().with_budget(self.budget.of_cluster(cluster))
     }
 
     /// The objects of the kinds that this index reads, as they count.
@@ -434,7 +448,7 @@ impl TrafficIndex {
         }
         let objects = self.objects.clone();
         let heard = self.heard;
-        let mut anew = Self::new(settings);
+        let mut anew = Self::new(settings).with_budget(self.budget.clone());
         if !heard {
             anew.remembered = std::mem::take(&mut self.remembered);
             *self = anew;
@@ -503,21 +517,51 @@ impl TrafficIndex {
         (object, earlier): (&ObjectJson, EarlierForm),
         changes: &mut TrafficChanges,
     ) -> bool {
+        self.budget.begin(key);
+        let before = self.reports.get(key);
+        let was = match (earlier, before) {
+            (EarlierForm::IsForgotten, _) => None,
+            (EarlierForm::StandsIn, None) => self.remembered_form(kind, key, object),
+            (EarlierForm::StandsIn, Some(report)) => {
+                report.good().map(|(stored, read)| (stored.clone(), read.clone()))
+            }
+        };
+        let read = match bounds::to_value(key, object) {
+            Ok(value) => kind.read(ObjectMeta::of(key, &value), &value, &self.settings),
+            Err(excess) => Err(Reason::lost(&codes::OBJECT_SURPLUS, excess.path.clone(), excess)),
+        };
+        let read = read.and_then(|read| self.budget_fault().map_or(Ok(read), Err));
+        let is_refused = read.is_err();
+        let touched = self.install(kind, key, object, (read, was.clone()), changes);
+        match self.budget_fault() {
+            Some(fault) if !is_refused => {
+                self.install(kind, key, object, (Err(fault), was), changes) || touched
+            }
+            _ => touched,
+        }
+    }
+
+    /// Why the object that was begun last is refused for what it costs, if it is.
+    fn budget_fault(&self) -> Option<Reason> {
+        let excess = self.budget.excess()?;
+        Some(Reason::lost(&codes::OBJECT_COST, "spec", excess))
+    }
+
+    /// Applies an object that was read, or its last valid version. Returns whether anything changed.
+    fn install(
+        &mut self,
+        kind: TrafficKind,
+        key: &ObjectKey,
+        object: &ObjectJson,
+        (read, was): (ReadObject, Option<(ObjectJson, TrafficObject)>),
+        changes: &mut TrafficChanges,
+    ) -> bool {
         let shared = self.objects.shared_key(key);
         let shared = shared.map_or_else(|| Arc::new(key.clone()), Arc::clone);
         let before = self.reports.remove(key);
-        let given = before.as_ref().map(|report| report.state.reasons.clone()).unwrap_or_default();
-        let was = match earlier {
-            EarlierForm::StandsIn => match &before {
-                Some(report) => report.good().map(|(stored, read)| (stored.clone(), read.clone())),
-                None => self.remembered_form(kind, key, object),
-            },
-            EarlierForm::IsForgotten => None,
-        };
+        let given = before.as_ref().map_or(&[][..], |report| &report.state.reasons);
         let old = before.as_ref().and_then(|report| report.in_force()).cloned();
-        let value = object.to_value();
-        let meta = ObjectMeta::of(key, &value);
-        let (good, state) = match kind.read(meta.clone(), &value, &self.settings) {
+        let (good, state) = match read {
             Ok((mut read, reasons)) => {
                 self.shared.share(&mut read);
                 let state = ObjectState { reasons, ..ObjectState::default() };
@@ -530,9 +574,12 @@ impl TrafficIndex {
             }
         };
         let is_guarded = good.is_none() && kind == TrafficKind::DestinationRule;
-        let guard = is_guarded.then(|| DestinationRule::guard(meta, &value, &self.settings));
+        let guard = is_guarded.then(|| {
+            let value = object.to_value();
+            DestinationRule::guard(ObjectMeta::of(key, &value), &value, &self.settings)
+        });
         let guard = guard.flatten().map(|rule| TrafficObject::DestinationRule(Arc::new(rule)));
-        let new = state.reasons.iter().filter(|reason| !given.contains(reason));
+        let new = new_reasons(&state.reasons, given);
         self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
         let mut state = Arc::new(state);
         self.shared.states.share(&mut state);
@@ -588,7 +635,7 @@ impl TrafficIndex {
         now: &ObjectJson,
     ) -> Option<(ObjectJson, TrafficObject)> {
         let stored = self.remembered.get(key).filter(|stored| *stored != now)?;
-        let value = stored.to_value();
+        let value = bounds::to_value(key, stored).ok()?;
         let (read, _) = kind.read(ObjectMeta::of(key, &value), &value, &self.settings).ok()?;
         Some((stored.clone(), read))
     }

@@ -1,0 +1,65 @@
+//! The CPU time that reading and merging one object may take.
+//!
+//! [`bounds`](crate::bounds) keeps objects far below it. The budget protects all other objects from one whose cost no limit
+//! foresees: the object is refused, and its last valid version stays. The caller measures, so that rules need no clock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use strait_model::{ClusterId, ObjectKey};
+
+/// Measures the work on each object, and reports which object is worked on.
+pub trait ObjectMeter: fmt::Debug + Send + Sync {
+    /// Work on an object begins, of that cluster or of the mesh's own stores.
+    fn begins(&self, object: &ObjectKey, cluster: Option<&ClusterId>);
+
+    /// The CPU time since work on the object began.
+    fn spent(&self) -> Duration;
+}
+
+/// The CPU time that one object may take. Without a meter none is measured.
+#[derive(Debug, Clone, Default)]
+pub struct ObjectBudget {
+    meter: Option<Arc<dyn ObjectMeter>>,
+    limit: Duration,
+    cluster: Option<ClusterId>,
+}
+
+/// An object takes more CPU time than it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverBudget {
+    limit: Duration,
+}
+
+impl fmt::Display for OverBudget {
+    /// Without the measured time, which differs between replicas.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = self.limit.as_millis();
+        write!(f, "takes more than {limit} ms of CPU time: make several objects of it")
+    }
+}
+
+impl ObjectBudget {
+    /// A budget of `limit` for each object.
+    pub fn new(meter: Arc<dyn ObjectMeter>, limit: Duration) -> Self {
+        Self { meter: Some(meter), limit, cluster: None }
+    }
+
+    /// Returns this budget for the objects of a cluster.
+    pub(crate) fn of_cluster(&self, cluster: &ClusterId) -> Self {
+        Self { cluster: Some(cluster.clone()), ..self.clone() }
+    }
+
+    pub(crate) fn begin(&self, object: &ObjectKey) {
+        if let Some(meter) = &self.meter {
+            meter.begins(object, self.cluster.as_ref());
+        }
+    }
+
+    /// Whether the object that was begun last is over its budget.
+    pub(crate) fn excess(&self) -> Option<OverBudget> {
+        let spent = self.meter.as_ref()?.spent();
+        (spent > self.limit).then_some(OverBudget { limit: self.limit })
+    }
+}

@@ -1,0 +1,90 @@
+//! The last valid version of an entry object, and the faults of its current version.
+
+use serde_json::Value;
+
+use super::convert::Fault;
+use super::problem::EntryProblem;
+use crate::bounds;
+use crate::budget::ObjectBudget;
+use strait_model::{ObjectJson, ObjectKey, WorkloadKey};
+
+/// An object as it was last read.
+#[derive(Debug)]
+pub(super) struct LastReadEntry<T> {
+    /// The last of it that made sense, as it was stored and as it was read.
+    pub(super) good: Option<(ObjectJson, T)>,
+    pub(super) fault: Option<Fault>,
+    /// What of it nothing reads.
+    unread: Box<[Fault]>,
+}
+
+impl<T> LastReadEntry<T> {
+    /// An object that comes in the place of another.
+    pub(super) fn read(
+        key: &ObjectKey,
+        object: &ObjectJson,
+        (before, remembered): (Option<Self>, Option<&ObjectJson>),
+        budget: &ObjectBudget,
+        read: impl Fn(&Value) -> Result<(T, Vec<Fault>), Fault>,
+    ) -> Self {
+        budget.begin(key);
+        let bounded = |object: &ObjectJson| {
+            let value = bounds::to_value(key, object)
+                .map_err(|excess| Fault { field: excess.path.clone(), fact: excess.to_string() })?;
+            read(&value)
+        };
+        let again = |stored: &ObjectJson| bounded(stored).ok().map(|(entry, _)| entry);
+        let read = bounded(object).and_then(|read| match budget.excess() {
+            Some(excess) => Err(Fault { field: "spec".to_owned(), fact: excess.to_string() }),
+            None => Ok(read),
+        });
+        match read {
+            Ok((entry, unread)) => {
+                Self { good: Some((object.clone(), entry)), fault: None, unread: unread.into() }
+            }
+            Err(fault) => {
+                // What is read of it may depend on settings that have changed since.
+                let good = match before {
+                    Some(before) => before.good,
+                    None => remembered.and_then(|stored| Some((stored.clone(), again(stored)?))),
+                };
+                let good = good.map(|(stored, good)| {
+                    let again = again(&stored).unwrap_or(good);
+                    (stored, again)
+                });
+                Self { good, fault: Some(fault), unread: Box::default() }
+            }
+        }
+    }
+
+    pub(super) fn good(&self) -> Option<&T> {
+        self.good.as_ref().map(|(_, good)| good)
+    }
+
+    /// What counts in place of an object that makes no sense.
+    pub(super) fn stand_in(&self) -> Option<&ObjectJson> {
+        let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
+        Some(good)
+    }
+
+    /// What is wrong with it, as a whole or in part.
+    pub(super) fn problems(
+        &self,
+        kind: &'static str,
+        object: &WorkloadKey,
+    ) -> impl Iterator<Item = EntryProblem> {
+        let of_whole = match self.good {
+            Some(_) => "what it said before still counts",
+            None => "it counts for nothing",
+        };
+        let whole = self.fault.iter().map(move |fault| (fault, true, of_whole));
+        let parts = self.unread.iter().map(|fault| (fault, false, "the rest counts"));
+        whole.chain(parts).map(move |(fault, refused, effect)| EntryProblem {
+            kind,
+            object: object.clone(),
+            fault: fault.clone(),
+            refused,
+            effect,
+        })
+    }
+}
