@@ -1,31 +1,22 @@
 //! Named, supervised tasks.
 //!
 //! Every task of the process is started here, so that it has a name, ends when the process drains,
-//! and so that a panic is seen, counted and handled: it ends that task and nothing else. A loop that
-//! all else hangs on says with each turn that it turns. Owns the set of running tasks; knows nothing of
-//! what they do.
+//! and so that a panic is seen, counted and handled: it ends that task and nothing else. Owns the set of
+//! running tasks; knows nothing of what they do.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, error, info_span};
 
-/// A loop that has not turned for so long is stuck: in one turn it may make a version of a large mesh, which
-/// takes seconds.
-pub const STUCK_AFTER: Duration = Duration::from_secs(60);
-/// How often a loop turns though there is nothing to do.
-const IDLE_BEAT: Duration = Duration::from_secs(10);
-
-/// When each loop last turned.
-type Beats = Arc<Mutex<BTreeMap<&'static str, Instant>>>;
+use crate::watchdog::{Loops, Watchdog};
 
 /// Waits until then; for ever where that is never.
 pub async fn until(moment: Option<impl Into<Instant>>) {
@@ -41,7 +32,7 @@ pub struct Supervisor {
     tracker: TaskTracker,
     stop: CancellationToken,
     panics: Arc<AtomicU64>,
-    beats: Beats,
+    loops: Loops,
 }
 
 impl Default for Supervisor {
@@ -57,7 +48,7 @@ impl Supervisor {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
             panics: Arc::new(AtomicU64::new(0)),
-            beats: Beats::default(),
+            loops: Loops::default(),
         }
     }
 
@@ -67,7 +58,7 @@ impl Supervisor {
             tracker: TaskTracker::new(),
             stop: self.stop.child_token(),
             panics: Arc::clone(&self.panics),
-            beats: Arc::clone(&self.beats),
+            loops: self.loops.clone(),
         }
     }
 
@@ -144,24 +135,14 @@ impl Supervisor {
         self.tracker.len()
     }
 
-    /// What a loop says its turns to. From here on it counts, even if its task ends.
+    /// Adds a loop that everything else depends on: see [`Loops`].
     pub fn watchdog(&self, name: &'static str) -> Watchdog {
-        let mut idle = tokio::time::interval(IDLE_BEAT);
-        idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let watchdog = Watchdog { name, beats: Arc::clone(&self.beats), idle };
-        watchdog.beat();
-        watchdog
+        self.loops.watchdog(name)
     }
 
-    /// The loops that have not turned for [`STUCK_AFTER`], and for how long.
-    pub fn stuck(&self) -> Vec<(&'static str, Duration)> {
-        self.stuck_at(Instant::now())
-    }
-
-    fn stuck_at(&self, now: Instant) -> Vec<(&'static str, Duration)> {
-        let beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
-        let ages = beats.iter().map(|(name, last)| (*name, now.duration_since(*last)));
-        ages.filter(|(_, age)| *age >= STUCK_AFTER).collect()
+    /// The loops of this set, of its parent and of its children.
+    pub fn loops(&self) -> &Loops {
+        &self.loops
     }
 
     /// Stops all tasks of the set and its children without waiting.
@@ -178,59 +159,24 @@ impl Supervisor {
     }
 }
 
-/// What a loop says its turns to.
-#[derive(Debug)]
-pub struct Watchdog {
-    name: &'static str,
-    beats: Beats,
-    idle: Interval,
-}
-
-impl Watchdog {
-    /// The loop has turned.
-    pub fn beat(&self) {
-        self.beat_at(Instant::now());
-    }
-
-    fn beat_at(&self, now: Instant) {
-        let mut beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
-        beats.insert(self.name, now);
-    }
-
-    /// Waits until a loop that has nothing to do should turn nonetheless.
-    pub async fn idle(&mut self) {
-        self.idle.tick().await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watchdog::STUCK_AFTER;
 
     #[tokio::test]
-    async fn a_loop_that_does_not_turn_is_stuck_even_if_its_task_has_ended() {
+    async fn loop_whose_task_has_ended_is_stuck() {
         let tasks = Supervisor::new();
-        let idle = tasks.watchdog("idle");
         let (done, ended) = tokio::sync::oneshot::channel();
-        let busy = tasks.child().watchdog("busy");
-        tasks.spawn("busy", async move {
-            busy.beat();
+        let watchdog = tasks.child().watchdog("ended");
+        tasks.spawn("ended", async move {
+            watchdog.beat();
             let _ = done.send(());
         });
         ended.await.expect("it ran");
-        assert_eq!(tasks.stuck(), []);
-        let later = Instant::now() + STUCK_AFTER;
-        idle.beat_at(later);
-        let stuck = tasks.stuck_at(later);
-        assert!(matches!(stuck[..], [("busy", age)] if age >= STUCK_AFTER), "{stuck:?}");
-    }
-
-    #[tokio::test]
-    async fn an_idle_loop_turns() {
-        let mut watchdog = Supervisor::new().watchdog("idle");
-        watchdog.idle = tokio::time::interval(Duration::from_millis(1));
-        watchdog.idle().await;
-        watchdog.idle().await;
+        assert_eq!(tasks.loops().stuck(), []);
+        let stuck = tasks.loops().stuck_at(Instant::now() + STUCK_AFTER);
+        assert!(matches!(&stuck[..], [one] if one.name == "ended"), "{stuck:?}");
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Why something changed: the objects behind a change.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use super::{ClusterId, ObjectKey};
@@ -31,6 +32,20 @@ impl Cause {
     /// Something that is in no namespace.
     pub fn named(cluster: ClusterId, kind: &'static str, name: impl Into<Arc<str>>) -> Self {
         Self { cluster, kind: Cow::Borrowed(kind), namespace: "".into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Cause {
+    /// `VirtualService shop/web of cluster east`, without parts that are empty.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, kind, namespace, name } = self;
+        write!(f, "{kind}")?;
+        match (namespace.is_empty(), name.is_empty()) {
+            (true, true) => {}
+            (true, false) => write!(f, " {name}")?,
+            (false, _) => write!(f, " {namespace}/{name}")?,
+        }
+        if cluster.is_empty() { Ok(()) } else { write!(f, " of cluster {cluster}") }
     }
 }
 
@@ -84,6 +99,19 @@ impl Causes {
     }
 }
 
+impl fmt::Display for Causes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, cause) in self.named.iter().enumerate() {
+            write!(f, "{}{cause}", if at == 0 { "" } else { ", " })?;
+        }
+        match (self.named.is_empty(), self.more) {
+            (true, 0) => write!(f, "the mesh"),
+            (_, 0) => Ok(()),
+            (_, more) => write!(f, " and {more} more"),
+        }
+    }
+}
+
 impl From<Cause> for Causes {
     fn from(cause: Cause) -> Self {
         Self { named: vec![cause], more: 0 }
@@ -96,6 +124,21 @@ mod tests {
 
     fn pod(number: usize) -> Cause {
         Cause::named("east".into(), "Pod", format!("web-{number}"))
+    }
+
+    #[test]
+    fn causes_are_displayed_with_their_kind_namespace_name_and_cluster() {
+        let key = ObjectKey {
+            kind: "VirtualService".into(),
+            group: "networking.istio.io".into(),
+            namespace: "shop".into(),
+            name: "web".into(),
+        };
+        let mut causes = Causes::from(Cause::of_object("VirtualService", &key));
+        causes.add(pod(1));
+        assert_eq!(causes.to_string(), "VirtualService shop/web, Pod web-1 of cluster east");
+        assert_eq!(causes.and_more(2).to_string().split(" and ").nth(1), Some("2 more"));
+        assert_eq!(Causes::default().to_string(), "the mesh");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 mod editions;
 mod let_out;
+mod object_meter;
+mod problems;
 mod restored;
 mod rolling;
 
@@ -18,14 +20,17 @@ use tracing::{info, warn};
 use self::editions::FeedEditions;
 use self::let_out::FeedRollout;
 pub(super) use self::let_out::RolloutOutputs;
+use self::object_meter::object_budget;
+use self::problems::{first_of_each, tell_problems};
 use super::in_force::{ConfigurationInForce, ReadingRules};
 use super::shared_hold::{FoundHold, SharedHoldStore};
 use super::source::{MeshSource, ObjectStores};
 use super::start_reads::{EarlyHold, START_WAIT};
 use crate::admin::Readiness;
 use strait_base::codes;
-use strait_base::source_status::{SourceFacts, SourceStatusMap, SourceStatusTable, WARNINGS_MAX};
-use strait_base::task::{Supervisor, Watchdog, until};
+use strait_base::source_status::{SourceStatusMap, SourceStatusTable};
+use strait_base::task::{Supervisor, until};
+use strait_base::watchdog::Watchdog;
 use strait_explain::ConfigReports;
 use strait_identity::NamedRoots;
 use strait_lkg::StandIns;
@@ -131,26 +136,31 @@ pub(super) async fn run(
         never = tell_unread(&to.readiness, configuration.unread) => match never {},
     };
     let (live, remembered) = (settings.borrow().clone(), configuration.stores.remembered());
-    let mut in_force = ConfigurationInForce::new(configuration.rules, live, &remembered);
+    let mut watchdog = tasks.watchdog("feed");
+    let budget = object_budget(watchdog.progress());
+    let rules = ReadingRules { budget: budget.clone(), ..configuration.rules };
+    let mut in_force = ConfigurationInForce::new(rules, live, &remembered);
     let is_heard = configuration.stores.is_read();
-    let shared = held_by_all(configuration.shared_hold, configuration.early_hold, is_heard).await;
-    let (mut outbox, lost) =
-        restored::restore(&configuration.hold_file, shared, &mut in_force).await;
+    let shared = held_by_all(configuration.shared_hold, configuration.early_hold, is_heard);
+    let shared = watchdog.waiting(shared).await;
+    let restored = restored::restore(&configuration.hold_file, shared, &mut in_force);
+    let (mut outbox, lost) = watchdog.waiting(restored).await;
     let editions = FeedEditions::new(Arc::clone(&rollout.heads));
     let mut rollout = FeedRollout::new(configuration.rollout_files, rollout, &tasks);
     if in_force.hold().is_none() && lost.is_none() {
         let plan = from.policy.borrow().rollout().cloned();
-        outbox.extend(rollout.restore(plan.as_ref(), &mut in_force).await);
+        let restored = rollout.restore(plan.as_ref(), &mut in_force);
+        outbox.extend(watchdog.waiting(restored).await);
     }
     let config = Arc::clone(&in_force.settings().config);
-    let mut entries = service_entry::EntryIndex::new(&config.trust_domain);
+    let mut entries = service_entry::EntryIndex::new(&config.trust_domain).with_budget(budget);
     entries.remember(&remembered);
     to.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
     to.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
     to.named_roots.send_replace(Arc::new(named_roots(&config)));
     let feed = Feed {
         from,
-        objects: configuration.stores.watch(settings.clone()).await,
+        objects: watchdog.waiting(configuration.stores.watch(settings.clone())).await,
         settings,
         known: Arc::default(),
         entries,
@@ -162,7 +172,7 @@ pub(super) async fn run(
         outbox,
         statuses: to.source_statuses.lines(),
         to,
-        watchdog: tasks.watchdog("feed"),
+        watchdog,
     };
     feed.run().await;
 }
@@ -244,13 +254,13 @@ impl Feed {
         self.policy().await?;
         self.objects().await?;
         self.keys_tried().await?;
-        self.to.events.send(MeshEvent::Complete).await?;
+        self.send(MeshEvent::Complete).await?;
         let mut deadline = Some(Instant::now() + NAMES_WAIT);
         while self.from.context.borrow_and_update().is_none() {
             self.pass_on_one(deadline).await?;
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 warn!("gateway names are not all resolved in time; going on without");
-                self.to.events.send(MeshEvent::CompleteWithoutNames).await?;
+                self.send(MeshEvent::CompleteWithoutNames).await?;
                 deadline = None;
             }
         }
@@ -259,6 +269,11 @@ impl Feed {
         // What was about to be let out before the start.
         let live = self.in_force.live();
         self.follow_rollout(&live).await
+    }
+
+    /// Sends an event to the event loop. While its queue is full the feed waits, and only the event loop may be stuck.
+    async fn send(&mut self, event: MeshEvent) -> Fed {
+        self.watchdog.waiting(self.to.events.send(event)).await
     }
 
     /// Waits for one thing to happen, or for the deadline, and passes it on.
@@ -287,7 +302,7 @@ impl Feed {
             Ok(()) = self.from.resolved.changed() => self.gateway_names().await,
             Ok(()) = self.from.dead_gateways.changed() => {
                 let dead = Arc::clone(&self.from.dead_gateways.borrow_and_update());
-                self.to.events.send(MeshEvent::DeadGateways(dead)).await
+                self.send(MeshEvent::DeadGateways(dead)).await
             }
             Ok(()) = self.from.clusters.settled.changed(), if !ready => Ok(()),
             Ok(()) = self.from.context.changed(), if !ready => Ok(()),
@@ -320,7 +335,7 @@ impl Feed {
             }
         }
         let is_of_traffic = self.editions.hear(&update);
-        self.to.events.send(MeshEvent::Registry(update)).await?;
+        self.send(MeshEvent::Registry(update)).await?;
         if is_of_traffic {
             self.send_outbox().await?;
             self.tell_stored();
@@ -335,7 +350,7 @@ impl Feed {
 
     async fn pass_on_clusters(&mut self, known: Arc<KnownClusters>) -> Fed {
         self.known = Arc::clone(&known);
-        self.to.events.send(MeshEvent::Clusters(known)).await
+        self.send(MeshEvent::Clusters(known)).await
     }
 
     async fn mesh(&mut self) -> Fed {
@@ -448,12 +463,12 @@ impl Feed {
         if events.is_empty() {
             return Ok(());
         }
-        self.to.events.send(MeshEvent::Together(events)).await
+        self.send(MeshEvent::Together(events)).await
     }
 
     async fn policy(&mut self) -> Fed {
         let policy = Arc::clone(&self.from.policy.borrow_and_update());
-        self.to.events.send(MeshEvent::Policy(policy)).await?;
+        self.send(MeshEvent::Policy(policy)).await?;
         self.send_outbox().await?;
         let live = self.tell_stored();
         self.follow_rollout(&live).await
@@ -466,6 +481,7 @@ impl Feed {
         self.settle_before(&objects.others);
         self.access(&objects);
         self.entries(&objects);
+        self.watchdog.beat();
         self.send_outbox().await?;
         let live = self.tell_stored();
         self.follow_rollout(&live).await
@@ -529,7 +545,7 @@ impl Feed {
         });
         let Some(policies) = self.in_force.access_mut().take_keys(fetched) else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "RequestAuthentication", "keys");
-        self.to.events.send(MeshEvent::Access(policies, cause.into())).await
+        self.send(MeshEvent::Access(policies, cause.into())).await
     }
 
     /// Until the keys that policies name have been asked for once: a token that was good before this process started should
@@ -557,7 +573,7 @@ impl Feed {
         let now = Instant::now().into_std();
         let Some(policies) = self.in_force.access_mut().settle(now) else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "PeerAuthentication", "");
-        self.to.events.send(MeshEvent::Access(policies, cause.into())).await
+        self.send(MeshEvent::Access(policies, cause.into())).await
     }
 
     /// What is wrong with access policies, each fault as text.
@@ -588,7 +604,9 @@ impl Feed {
             differs
         });
         let problems = self.entries.problems();
-        for problem in problems.iter().filter(|problem| !before.contains(problem)) {
+        // Both are sorted.
+        let new = problems.iter().filter(|problem| before.binary_search(problem).is_err());
+        for (_, problem) in first_of_each(new.map(|problem| (&problem.object, problem))) {
             let code = &codes::ENTRY;
             warn!(%problem, %code, next = code.next, "configuration not used as it is");
         }
@@ -606,7 +624,8 @@ impl Feed {
     /// What the objects of the traffic configuration say now, and what of them is not followed.
     fn traffic(&mut self, objects: &Objects) {
         let update = self.in_force.take_traffic(&objects.others);
-        for (key, reason) in self.in_force.stored_traffic_mut().take_news() {
+        let news = self.in_force.stored_traffic_mut().take_news();
+        for (key, reason) in first_of_each(news.into_iter()) {
             let next = reason.code.next;
             warn!(object = %key, %reason, next, "traffic configuration not followed as it is");
         }
@@ -615,7 +634,7 @@ impl Feed {
 
     async fn gateway_names(&mut self) -> Fed {
         let resolved = Arc::clone(&self.from.resolved.borrow_and_update());
-        self.to.events.send(MeshEvent::GatewayNames(resolved)).await
+        self.send(MeshEvent::GatewayNames(resolved)).await
     }
 }
 
@@ -626,23 +645,6 @@ fn named_roots(config: &mesh_config::MeshConfig) -> NamedRoots {
         own: config.same_trust_domains(&config.trust_domain).map(str::to_owned).collect(),
         bundles: bundles.map(|one| (one.pem.clone(), one.trust_domains.clone())).collect(),
     }
-}
-
-/// Says on the board what of the objects of some kind is not used as it is, whichever store it is from.
-fn tell_problems<P: ToString>(
-    source_statuses: &SourceStatusTable,
-    name: &'static str,
-    problems: &[P],
-) {
-    let name: Arc<str> = name.into();
-    if problems.is_empty() {
-        source_statuses.forget(&name);
-        return;
-    }
-    let warnings = problems.iter().take(WARNINGS_MAX).map(ToString::to_string).collect();
-    let mut facts = SourceFacts { synced: true, warnings, ..SourceFacts::starting("entries", "") };
-    facts.last_contact = Some(facts.since);
-    source_statuses.report(&name, &facts);
 }
 
 /// Says that readiness waits for the configuration, and why: without it, and without any state from before,
@@ -767,6 +769,7 @@ mod tests {
                     domain: "cluster.local".to_owned(),
                     defaults: mesh_config::Defaults::default(),
                     errors: PolicyErrors::default(),
+                    budget: Default::default(),
                 },
                 mesh_config::MeshSettings::default(),
                 &Collection::default(),

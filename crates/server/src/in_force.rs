@@ -17,6 +17,7 @@ use strait_model::fetched_keys::{KeyPlace, WantedKeys};
 use strait_model::mesh_config::{Defaults, MeshSettings, MeshTexts};
 use strait_model::{Cause, ClusterId, Collection, ConfigurationSnapshot};
 use strait_rules::access::{AccessChange, AccessIndex, AccessSettings, PolicyErrors, TimePoint};
+use strait_rules::budget::ObjectBudget;
 use strait_rules::traffic::{KindSettings, TrafficIndex, TrafficUpdate};
 
 /// How many digits of a configuration's name are shown where there is little room.
@@ -30,6 +31,8 @@ pub(super) struct ReadingRules {
     pub(super) defaults: Defaults,
     /// What becomes of access policies that can't be read.
     pub(super) errors: PolicyErrors,
+    /// What each object may cost.
+    pub(super) budget: ObjectBudget,
 }
 
 /// What objects say, and what of it is in force.
@@ -72,9 +75,10 @@ impl ConfigurationInForce {
     pub(super) fn new(rules: ReadingRules, live: MeshSettings, remembered: &Collection) -> Self {
         let kinds = KindSettings::of(&rules.domain, &live.config);
         let root = live.config.root_namespace.as_str().into();
-        let mut access = AccessIndex::new(AccessSettings { root, errors: rules.errors });
+        let mut access = AccessIndex::new(AccessSettings { root, errors: rules.errors })
+            .with_budget(rules.budget.clone());
         access.remember(remembered);
-        let mut traffic = TrafficIndex::new(kinds);
+        let mut traffic = TrafficIndex::new(kinds).with_budget(rules.budget.clone());
         traffic.remember(remembered);
         Self {
             rules,

@@ -225,6 +225,7 @@ impl ServerInputs {
                 domain: args.domain.clone(),
                 defaults: mesh.defaults(),
                 errors: args.policy_errors.into(),
+                budget: Default::default(),
             },
             mesh,
             stores,

@@ -134,8 +134,9 @@ impl Metrics {
             "Tasks that panicked and were contained.",
         )?
         .sample(&[], self.tasks.panics())?;
-        let help = "Loops that have not turned for a minute; /livez names them.";
-        Family::gauge(out, "strait_loops_stuck", help)?.sample(&[], self.tasks.stuck().len())?;
+        let help = "Loops that are stuck; /livez names them and their work.";
+        Family::gauge(out, "strait_loops_stuck", help)?
+            .sample(&[], self.tasks.loops().stuck().len())?;
         if let Some(counts) = &self.injections {
             let help = "Pods that the webhook was asked about, by what became of them.";
             let mut family = Family::counter(out, "strait_injections_total", help)?;

@@ -9,6 +9,7 @@ mod heads;
 mod outputs;
 mod reach;
 mod ruled;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub use self::outputs::HeadOutputs;
 use self::reach::TouchedReach;
 pub use self::ruled::BegunEdition;
 use self::ruled::{Edition, EditionVersion, RulesInUse, ServiceNamesInUse};
+use self::work::{LoopWork, causes_of, causes_of_update};
 use super::access_state::AccessState;
 use super::aliases::ServiceAliases;
 use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
@@ -37,10 +39,11 @@ use crate::hold::KeptConfigurations;
 use crate::network::probes::ProbeAddress;
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::timeline::Timeline;
-use strait_base::task::{Watchdog, until};
+use strait_base::task::until;
+use strait_base::watchdog::Watchdog;
 use strait_model::mesh_config::{MeshConfig, MeshNetworks};
 use strait_model::policy::Policy;
-use strait_model::registry::{RegistryUpdate, ShardChange};
+use strait_model::registry::RegistryUpdate;
 use strait_model::{
     Cause, Causes, ClusterFacts, ClusterId, ConfigurationSnapshot, ExportTo, Hostname,
     IgnoredClaim, KnownClusters, Namespace, NetworkId, Resolution, Workloads,
@@ -307,8 +310,8 @@ impl MeshState {
         }
     }
 
-    fn hear(&mut self, mut update: RegistryUpdate) {
-        self.causes.merge(causes_of(&mut update));
+    fn hear(&mut self, update: RegistryUpdate) {
+        self.causes.merge(causes_of_update(&update));
         let touched = self.aggregate.apply(update);
         self.networks_stale |= touched.gateways
             || !touched.placements.is_empty()
@@ -731,7 +734,7 @@ pub async fn run(
     let mut waiting_since: Option<Instant> = None;
     let mut figures = LoopCounters::none();
     loop {
-        watchdog.beat();
+        watchdog.progress().begins("rules that expire");
         let expires = heads.expire(Instant::now());
         if heads.is_complete() && heads.is_dirty() {
             waiting_since.get_or_insert_with(Instant::now);
@@ -748,10 +751,12 @@ pub async fn run(
                 heads.gateways_first.answered().await;
             }
         };
+        watchdog.beat();
         tokio::select! {
             biased;
             () = wait => {
                 let begun = Instant::now();
+                watchdog.progress().begins(LoopWork { step: "publishing", causes: heads.causes() });
                 if heads.publish(&outputs, waiting_since.take(), begun, &mut figures) {
                     figures.cost = begun.elapsed();
                     clock.finished(Instant::now(), figures.cost);
@@ -763,17 +768,18 @@ pub async fn run(
                 let was_complete = heads.is_complete();
                 figures.events += 1;
                 figures.queued = events.len();
-                heads.apply(event);
+                apply(&mut heads, event, &watchdog);
                 // Whatever else has arrived joins the same version; what arrives from here on need not.
                 for _ in 0..figures.queued {
                     let Ok(event) = events.try_recv() else { break };
                     figures.events += 1;
-                    heads.apply(event);
+                    apply(&mut heads, event, &watchdog);
                 }
                 if heads.is_complete() && !was_complete {
                     info!("every source has been heard; versions are published from here on");
                 }
                 if !heads.is_complete() {
+                    watchdog.progress().begins("the names of gateways");
                     // Names are resolved before the first version, so that a restart withholds
                     // nothing that was reachable before it.
                     heads.resolve(&outputs);
@@ -785,14 +791,7 @@ pub async fn run(
     }
 }
 
-/// The objects behind an update.
-fn causes_of(update: &mut RegistryUpdate) -> Causes {
-    let cluster = update.shard.cluster.clone();
-    match &mut update.change {
-        ShardChange::Update(contents) => std::mem::take(&mut contents.causes),
-        ShardChange::Reset(_) | ShardChange::Removed if cluster.is_empty() => Causes::default(),
-        ShardChange::Reset(_) | ShardChange::Removed => {
-            Cause::named(ClusterId::default(), "Cluster", cluster).into()
-        }
-    }
+fn apply(heads: &mut MeshHeads, event: MeshEvent, watchdog: &Watchdog) {
+    watchdog.progress().begins(LoopWork { step: "applying", causes: causes_of(&event) });
+    heads.apply(event);
 }

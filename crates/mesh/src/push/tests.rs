@@ -1,4 +1,5 @@
 mod joins;
+mod largest_objects;
 mod merging;
 mod policy;
 mod reach;

@@ -63,6 +63,7 @@ use strait_base::codes;
 use strait_base::descriptors::Descriptors;
 use strait_base::source_status::STATE_DIRECTORY;
 use strait_base::time::rfc3339;
+use strait_base::watchdog::SilentLoop;
 use strait_envoy::ProxyConfig;
 use strait_explain::{explain, find_service};
 use strait_identity::{RootLife, ServerIdentity};
@@ -236,20 +237,19 @@ async fn unknown() -> AdminFailure {
 
 /// Whether the process moves, not whether what it reads does: no API server can make it fail.
 async fn livez(State(sources): SourcesState) -> (StatusCode, String) {
-    alive(&sources.tasks.stuck())
+    alive(&sources.tasks.loops().stuck(), &sources.tasks.loops().busy())
 }
 
-fn alive(stuck: &[(&'static str, Duration)]) -> (StatusCode, String) {
+fn alive(stuck: &[SilentLoop], busy: &[SilentLoop]) -> (StatusCode, String) {
+    let line = |one: &SilentLoop, next: &str| format!("{one}; {next}\n");
     if stuck.is_empty() {
-        return (StatusCode::OK, "ok\n".to_owned());
+        // A restart would read the same input again.
+        let lines = busy.iter().map(|one| line(one, "it is busy, a restart does not help"));
+        return (StatusCode::OK, "ok\n".to_owned() + &lines.collect::<String>());
     }
-    let line = |(name, age): &(&str, Duration)| {
-        format!(
-            "the loop {name:?} has not turned for {} s; restart the process, proxies keep what they have\n",
-            age.as_secs()
-        )
-    };
-    (StatusCode::SERVICE_UNAVAILABLE, stuck.iter().map(line).collect())
+    let next = "restart the process; proxies keep their configuration";
+    let lines = stuck.iter().map(|one| line(one, next));
+    (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
 }
 
 async fn readyz(
@@ -650,10 +650,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stuck_loop_fails_liveness_by_its_name() {
-        assert_eq!(alive(&[]), (StatusCode::OK, "ok\n".to_owned()));
-        let (status, text) = alive(&[("event loop", Duration::from_secs(61))]);
+    fn stuck_loop_fails_liveness_with_its_work_and_busy_loop_does_not() {
+        assert_eq!(alive(&[], &[]), (StatusCode::OK, "ok\n".to_owned()));
+        let one = SilentLoop {
+            name: "feed",
+            age: Duration::from_secs(61),
+            work: Some("VirtualService shop/web".to_owned()),
+            cpu: Some(Duration::ZERO),
+        };
+        let work = "the loop \"feed\" has worked on VirtualService shop/web for 61 s";
+        let (status, text) = alive(&[one.clone()], &[]);
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(text.contains("\"event loop\" has not turned for 61 s"), "{text}");
+        assert!(text.starts_with(work), "{text}");
+        let (status, text) = alive(&[], &[one]);
+        assert_eq!(status, StatusCode::OK);
+        assert!(text.starts_with(&format!("ok\n{work}")), "{text}");
     }
 }

@@ -101,7 +101,7 @@ impl Feed {
         let number = self.rollout.number;
         let (head, outputs) = ServedHead::new(number);
         let begun = NextHead { configuration, outputs };
-        self.to.events.send(MeshEvent::BeginNext(Box::new(begun))).await?;
+        self.send(MeshEvent::BeginNext(Box::new(begun))).await?;
         let is_durable = self.rollout.written.is_some();
         let rollout = RunningRollout {
             number,
@@ -190,7 +190,7 @@ impl Feed {
         self.send_outbox().await?;
         if was_running.is_some() {
             let (ended, _) = oneshot::channel();
-            self.to.events.send(MeshEvent::EndNext(ended)).await?;
+            self.send(MeshEvent::EndNext(ended)).await?;
         }
         self.tell_stored();
         Ok(())
@@ -200,7 +200,7 @@ impl Feed {
     async fn end_promoted(&mut self, head: Arc<ServedHead>) -> Fed {
         self.rollout.forget().await;
         let (ended, has_ended) = oneshot::channel();
-        self.to.events.send(MeshEvent::EndNext(ended)).await?;
+        self.send(MeshEvent::EndNext(ended)).await?;
         let heads = Arc::clone(&self.rollout.to.heads);
         self.rollout.tasks.spawn("roll-out's end", async move {
             // An error says that the event loop has ended, and with it everything.
@@ -240,7 +240,7 @@ impl Feed {
         self.rollout.forget().await;
         let (ended, _) = oneshot::channel();
         // An error says that the process ends.
-        let _ = self.to.events.send(MeshEvent::EndNext(ended)).await;
+        let _ = self.send(MeshEvent::EndNext(ended)).await;
     }
 
     /// Lets out what waits for the release of what is held, where the policy asks for that. Whether it does.

@@ -63,6 +63,7 @@ impl Tried {
             domain: "cluster.local".to_owned(),
             defaults: Defaults::default(),
             errors: PolicyErrors::default(),
+            budget: Default::default(),
         };
         let in_force = ConfigurationInForce::new(rules, written(None), &Collection::default());
         let mut mesh = MeshState::new(settings());

@@ -22,7 +22,7 @@ use crate::push::effect::effect;
 use crate::push::interest::Changes;
 use crate::push::view_class::unaffected_views;
 use crate::timeline::Delivery;
-use strait_model::Proxy;
+use strait_model::{Causes, Proxy};
 
 /// A head that begins.
 pub struct NextHead {
@@ -126,6 +126,11 @@ impl MeshHeads {
 
     fn all(&self) -> impl Iterator<Item = &MeshState> {
         std::iter::once(&self.settled).chain(self.next.iter().map(|(next, _)| next))
+    }
+
+    /// The objects whose changes wait for the next version.
+    pub(super) fn causes(&self) -> Causes {
+        self.settled.causes.clone()
     }
 
     /// Asks for the names of gateways before the first version.

@@ -1,0 +1,301 @@
+//! Liveness of the loops that everything else depends on.
+//!
+//! A loop reports the work that it begins and when it waits for more. A loop is stuck if a restart would help: it waits, and
+//! has not run for a minute, or it works on one thing without using CPU time. A loop that uses CPU time is busy. A restart
+//! would read the same input again, so a busy loop fails only after [`NO_PROGRESS_AFTER`] with one piece of work. Owns the
+//! state of the loops, not their work.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tracing::warn;
+
+use crate::cpu::ThreadCpu;
+use crate::lock;
+
+/// How long a loop may be silent, or work without using CPU time.
+pub const STUCK_AFTER: Duration = Duration::from_secs(60);
+/// How long a loop may use CPU time for one piece of work.
+pub const NO_PROGRESS_AFTER: Duration = Duration::from_secs(600);
+/// How often a loop without work reports, and how long work takes before other loops may have to wait for the thread.
+const IDLE_BEAT: Duration = Duration::from_secs(10);
+/// Work that takes longer is logged.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
+/// A thread that uses less than one part of so many of the time is blocked.
+const BLOCKED_SHARE: u32 = 1000;
+
+/// The loops of a process. A clone shares them.
+#[derive(Debug, Clone, Default)]
+pub struct Loops(Arc<Mutex<BTreeMap<&'static str, LoopState>>>);
+
+#[derive(Debug)]
+struct LoopState {
+    /// When the loop last reported.
+    reported: Instant,
+    work: Option<Work>,
+}
+
+/// A piece of work, and the thread that does it.
+struct Work {
+    what: Box<dyn fmt::Display + Send>,
+    thread: ThreadCpu,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.what)
+    }
+}
+
+/// A loop that makes no progress.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SilentLoop {
+    /// The name of the loop.
+    pub name: &'static str,
+    /// How long it has made none.
+    pub age: Duration,
+    /// A description of its work; `None` if it waits.
+    pub work: Option<String>,
+    /// The CPU time that it has used for that, if the system reports it.
+    pub cpu: Option<Duration>,
+}
+
+impl SilentLoop {
+    /// Whether only a restart helps, given that other loops keep threads busy or not.
+    fn is_stuck(&self, others_busy: bool) -> bool {
+        match &self.work {
+            // The thread that should run it may be busy.
+            None => self.age >= STUCK_AFTER && !others_busy,
+            Some(_) => {
+                let is_blocked = self.cpu.is_some_and(|cpu| cpu * BLOCKED_SHARE < self.age);
+                (self.age >= STUCK_AFTER && is_blocked) || self.age >= NO_PROGRESS_AFTER
+            }
+        }
+    }
+}
+
+impl fmt::Display for SilentLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, age, work, cpu } = self;
+        let age = age.as_secs();
+        match work {
+            None => write!(f, "the loop {name:?} has not run for {age} s"),
+            Some(work) => {
+                write!(f, "the loop {name:?} has worked on {work} for {age} s")?;
+                match cpu {
+                    Some(cpu) => write!(f, ", with {:.1} s of CPU time", cpu.as_secs_f64()),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl Loops {
+    /// Adds a loop. It counts from here on, even if its task ends.
+    pub fn watchdog(&self, name: &'static str) -> Watchdog {
+        let mut idle = tokio::time::interval(IDLE_BEAT);
+        idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let progress = LoopProgress { name, loops: self.clone() };
+        progress.waits();
+        Watchdog { progress, idle }
+    }
+
+    /// The loops that are stuck.
+    pub fn stuck(&self) -> Vec<SilentLoop> {
+        self.stuck_at(Instant::now())
+    }
+
+    /// The loops that have worked on one thing for ten seconds, and are not stuck.
+    pub fn busy(&self) -> Vec<SilentLoop> {
+        let silent = self.silent_at(Instant::now()).into_iter();
+        silent.filter(|one| one.work.is_some() && !one.is_stuck(false)).collect()
+    }
+
+    pub(crate) fn stuck_at(&self, now: Instant) -> Vec<SilentLoop> {
+        let silent = self.silent_at(now);
+        let is_busy = |one: &SilentLoop| one.work.is_some() && !one.is_stuck(false);
+        let others_busy = silent.iter().any(is_busy);
+        silent.into_iter().filter(|one| one.is_stuck(others_busy)).collect()
+    }
+
+    fn silent_at(&self, now: Instant) -> Vec<SilentLoop> {
+        let loops = lock::lock(&self.0);
+        let silent =
+            loops.iter().map(|(name, state)| (name, state, now.duration_since(state.reported)));
+        let silent = silent.filter(|(.., age)| *age >= IDLE_BEAT);
+        let of = |(name, state, age): (&&'static str, &LoopState, Duration)| SilentLoop {
+            name,
+            age,
+            work: state.work.as_ref().map(|work| work.what.to_string()),
+            cpu: state.work.as_ref().and_then(|work| work.thread.since()),
+        };
+        silent.map(of).collect()
+    }
+}
+
+/// Where a loop reports its progress. A clone reports for the same loop.
+#[derive(Debug, Clone)]
+pub struct LoopProgress {
+    name: &'static str,
+    loops: Loops,
+}
+
+impl LoopProgress {
+    /// The loop begins to work on `what`, on the current thread, until it begins something else or waits.
+    pub fn begins(&self, what: impl fmt::Display + Send + 'static) {
+        let what: Box<dyn fmt::Display + Send> = Box::new(what);
+        self.report(Some(Work { what, thread: ThreadCpu::now() }), Instant::now());
+    }
+
+    /// The loop waits for work.
+    pub fn waits(&self) {
+        self.report(None, Instant::now());
+    }
+
+    fn report(&self, work: Option<Work>, now: Instant) {
+        let state = LoopState { reported: now, work };
+        let before = lock::lock(&self.loops.0).insert(self.name, state);
+        let Some(LoopState { reported, work: Some(work) }) = before else { return };
+        let took = now.saturating_duration_since(reported);
+        if took >= SLOW_AFTER {
+            let (name, work, millis) = (self.name, work.what, took.as_millis());
+            warn!(name, %work, millis, "one piece of work took long; everything behind it waited");
+        }
+    }
+}
+
+/// The reports of one loop.
+#[derive(Debug)]
+pub struct Watchdog {
+    progress: LoopProgress,
+    idle: Interval,
+}
+
+impl Watchdog {
+    /// Where parts of the loop report.
+    pub fn progress(&self) -> &LoopProgress {
+        &self.progress
+    }
+
+    /// The loop waits for work.
+    pub fn beat(&self) {
+        self.progress.waits();
+    }
+
+    /// Waits until a loop without work should report.
+    pub async fn idle(&mut self) {
+        self.idle.tick().await;
+    }
+
+    /// Waits for something that another loop does, and reports meanwhile: only the other loop may be stuck.
+    pub async fn waiting<F: Future>(&mut self, other: F) -> F::Output {
+        let mut other = pin!(other);
+        self.beat();
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut other => return done,
+                () = self.idle() => self.beat(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    fn silent(age: u64, cpu: Option<Duration>, work: Option<&str>) -> SilentLoop {
+        let (age, work) = (Duration::from_secs(age), work.map(str::to_owned));
+        SilentLoop { name: "feed", age, work, cpu }
+    }
+
+    #[test]
+    fn busy_loop_is_not_stuck_until_it_makes_no_progress_for_ten_minutes() {
+        let second = Some(Duration::from_secs(1));
+        let object = Some("VirtualService shop/web");
+        // Age, CPU time, work, whether it is stuck.
+        let cases = [
+            (59, None, None, false),
+            (60, None, None, true),
+            (59, Some(Duration::ZERO), object, false),
+            (60, Some(Duration::ZERO), object, true),
+            (60, Some(Duration::from_millis(59)), object, true),
+            (60, Some(Duration::from_millis(60)), object, false),
+            (599, second, object, false),
+            (600, Some(Duration::from_secs(600)), object, true),
+            // Where the system reports no CPU time, only progress decides.
+            (599, None, object, false),
+            (600, None, object, true),
+        ];
+        for (age, cpu, work, stuck) in cases {
+            let one = silent(age, cpu, work);
+            assert_eq!(one.is_stuck(false), stuck, "{one}");
+        }
+    }
+
+    #[test]
+    fn waiting_loop_is_not_stuck_while_another_loop_keeps_a_thread_busy() {
+        assert!(!silent(60, None, None).is_stuck(true));
+        assert!(silent(60, Some(Duration::ZERO), Some("an object")).is_stuck(true));
+    }
+
+    #[test]
+    fn silent_loop_names_its_work_and_its_cpu_time() {
+        let (cpu, object) = (Some(Duration::from_millis(1200)), Some("VirtualService shop/web"));
+        let text = silent(75, cpu, object).to_string();
+        assert_eq!(
+            text,
+            "the loop \"feed\" has worked on VirtualService shop/web for 75 s, with 1.2 s of CPU time"
+        );
+        let text = silent(75, None, None).to_string();
+        assert_eq!(text, "the loop \"feed\" has not run for 75 s");
+    }
+
+    #[tokio::test]
+    async fn blocked_loop_is_stuck_and_names_its_work() {
+        let loops = Loops::default();
+        let watchdog = loops.watchdog("blocked");
+        let (begun, begins) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let progress = watchdog.progress().clone();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                progress.begins("VirtualService shop/web");
+                let _ = begun.send(());
+                let _ = released.recv();
+            });
+            begins.recv().expect("it began");
+            assert_eq!(loops.stuck(), []);
+            let stuck = loops.stuck_at(Instant::now() + STUCK_AFTER);
+            assert!(
+                matches!(&stuck[..], [one] if one.work.as_deref() == Some("VirtualService shop/web")),
+                "{stuck:?}"
+            );
+            drop(release);
+        });
+        watchdog.beat();
+        let stuck = loops.stuck_at(Instant::now() + STUCK_AFTER);
+        assert!(matches!(&stuck[..], [one] if one.work.is_none()), "{stuck:?}");
+    }
+
+    #[tokio::test]
+    async fn loop_that_waits_for_another_loop_reports_meanwhile() {
+        let loops = Loops::default();
+        let mut watchdog = loops.watchdog("waiting");
+        watchdog.idle = tokio::time::interval(Duration::from_millis(1));
+        let begun = Instant::now();
+        watchdog.waiting(tokio::time::sleep(Duration::from_millis(100))).await;
+        let reported = lock::lock(&loops.0)["waiting"].reported;
+        assert!(reported >= begun + Duration::from_millis(10), "{:?}", reported - begun);
+    }
+}
