@@ -26,6 +26,7 @@ mod history;
 mod hostile;
 mod identity;
 mod intermediates;
+mod large_objects;
 mod layering;
 mod member_traffic;
 mod members;
