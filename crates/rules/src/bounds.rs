@@ -18,8 +18,13 @@ pub const VALUES_MAX: usize = 65_536;
 /// The most pairs of entries of two lists that an object multiplies.
 pub const PAIRS_MAX: usize = 65_536;
 
-/// Lists with a lower limit: each entry has its own entries in several indexes, or is compared with entries of other lists.
+/// Lists with a limit of their own. It is lower if each entry has its own entries in several indexes, or is compared with
+/// entries of other lists, and higher for lists of addresses, of which real policies have thousands.
 const LISTS: &[(&str, &str, usize)] = &[
+    ("AuthorizationPolicy", "spec.rules[].from[].source.ipBlocks", 16_384),
+    ("AuthorizationPolicy", "spec.rules[].from[].source.notIpBlocks", 16_384),
+    ("AuthorizationPolicy", "spec.rules[].from[].source.remoteIpBlocks", 16_384),
+    ("AuthorizationPolicy", "spec.rules[].from[].source.notRemoteIpBlocks", 16_384),
     ("VirtualService", "spec.hosts", 2048),
     ("ServiceEntry", "spec.hosts", 2048),
     // Each is checked against Envoy's schema.

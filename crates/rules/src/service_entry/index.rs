@@ -119,8 +119,6 @@ struct Joined {
     problems: Vec<EntryProblem>,
 }
 
-}
-
 impl EntryIndex {
     /// An empty index. Accounts of workloads are in `trust_domain`.
     pub fn new(trust_domain: &str) -> Self {
