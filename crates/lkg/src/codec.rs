@@ -1,8 +1,8 @@
-//! Values to bytes and back: small, in one pass, and the same bytes for the same value.
+//! Conversion of values to bytes and back: compact, in one pass, and with equal bytes for equal values.
 //!
-//! Texts, localities and pod profiles stand once and are named by number after that, so reading them
-//! back shares them as they were shared. Whatever the bytes are, reading ends with a value or with
-//! [`MalformedValue`], and allocates no more than a small multiple of their number.
+//! Texts, localities and pod profiles are written once and referred to by number afterwards, so decoding restores the
+//! sharing. Decoding any bytes ends with a value or with [`MalformedValue`], and allocates at most a small multiple of
+//! their length.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,38 +11,38 @@ use std::sync::Arc;
 use strait_base::hash::SecretHasher;
 use strait_model::{Locality, Profile, SortedMap};
 
-/// Bytes that hold no value; the text says of what.
+/// The error for bytes that can't be decoded. Its text names the expected value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no sound {0} where one should be")]
 pub struct MalformedValue(pub &'static str);
 
-/// Something that can be kept.
+/// A value that can be written to a state file.
 pub(super) trait Encode: Sized {
-    /// Appends it.
+    /// Appends the value.
     fn write<'a>(&'a self, to: &mut Encoder<'a>);
-    /// Takes one off the front.
+    /// Reads a value from the front of the remaining bytes.
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue>;
 }
 
-/// Something that needs no table: a copy of it can be written.
+/// A value that does not use the tables of the encoder, so a copy of it can be written.
 pub(super) trait EncodePlain: Copy {
-    /// Appends it.
+    /// Appends the value.
     fn append(self, bytes: &mut Vec<u8>);
 }
 
-/// Writes.
+/// An encoder with the tables of values that were already written.
 #[derive(Default)]
 pub(super) struct Encoder<'a> {
     pub(super) bytes: Vec<u8>,
     texts: HashMap<&'a str, u64, SecretHasher>,
     localities: HashMap<&'a Locality, u64, SecretHasher>,
-    /// By address: the same value stands once, equal ones need not.
+    /// By address: a shared profile is written once. Equal profiles at different addresses may be written twice.
     profiles: HashMap<*const Profile, u64, SecretHasher>,
     last_name: String,
 }
 
 impl<'a> Encoder<'a> {
-    /// In groups of seven bits, the lowest first.
+    /// Appends a number in groups of seven bits, the lowest first.
     pub(super) fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.bytes.push(number as u8 | 0x80);
@@ -51,19 +51,19 @@ impl<'a> Encoder<'a> {
         self.bytes.push(number as u8);
     }
 
-    /// A text that hardly comes again.
+    /// Appends a text that is unlikely to recur.
     pub(super) fn raw(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    /// A text of so many bytes that writes itself.
+    /// Appends a text of `length` bytes that `write` produces.
     pub(super) fn raw_by(&mut self, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
         self.number(length as u64);
         write(&mut self.bytes);
     }
 
-    /// A text that is likely to come again.
+    /// Appends a text that is likely to recur: in full the first time, as a number afterwards.
     pub(super) fn text(&mut self, text: &'a str) {
         let next = self.texts.len() as u64;
         let at = *self.texts.entry(text).or_insert(next);
@@ -73,7 +73,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A text that begins like the last one written in this way.
+    /// Appends a text without the prefix that it shares with the previous text written by this function.
     pub(super) fn name(&mut self, name: &str) {
         let both = self.last_name.bytes().zip(name.bytes());
         let mut alike = both.take_while(|(a, b)| a == b).count();
@@ -87,12 +87,12 @@ impl<'a> Encoder<'a> {
         self.last_name.push_str(rest);
     }
 
-    /// What is not borrowed for as long as the rest.
+    /// Appends a plain value, which need not live as long as the encoder's borrows.
     pub(super) fn put(&mut self, value: impl EncodePlain) {
         value.append(&mut self.bytes);
     }
 
-    /// What may be missing, held by reference.
+    /// Appends an optional value.
     pub(super) fn option<T: Encode>(&mut self, value: Option<&'a T>) {
         self.bytes.push(u8::from(value.is_some()));
         if let Some(value) = value {
@@ -101,7 +101,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Reads.
+/// A decoder with the tables of values that were already read.
 pub(super) struct StateDecoder<'a> {
     rest: &'a [u8],
     texts: Vec<Arc<str>>,
@@ -123,12 +123,12 @@ impl<'a> StateDecoder<'a> {
         }
     }
 
-    /// Whether all has been read.
+    /// Returns whether all bytes have been read.
     pub(super) fn is_done(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// The next byte, which stays.
+    /// Returns the next byte without consuming it.
     pub(super) fn peek(&self) -> Option<u8> {
         self.rest.first().copied()
     }
@@ -159,7 +159,8 @@ impl<'a> StateDecoder<'a> {
         Err(MalformedValue("number"))
     }
 
-    /// How many values follow: each has a byte at least, so that a nonsense count costs nothing.
+    /// Reads the number of following values. Every value takes at least one byte, so a count above the remaining length
+    /// is refused before anything is allocated.
     pub(super) fn count(&mut self) -> Result<usize, MalformedValue> {
         let count = usize::try_from(self.number()?).ok();
         count.filter(|count| *count <= self.rest.len()).ok_or(MalformedValue("count"))
@@ -194,7 +195,7 @@ impl<'a> StateDecoder<'a> {
         Ok(&self.last_name)
     }
 
-    /// The place in a table of `held` entries; `None` for the next one, which follows.
+    /// Reads an index into a table of `held` entries. `None` announces a new entry, which follows.
     fn known(&mut self, held: impl Fn(&Self) -> usize) -> Result<Option<usize>, MalformedValue> {
         let at = usize::try_from(self.number()?).map_err(|_| MalformedValue("place"))?;
         match held(self) {
@@ -205,8 +206,8 @@ impl<'a> StateDecoder<'a> {
     }
 }
 
-/// A struct as its fields, one after the other; those behind a semicolon are left out, and read as they are by default. Naming
-/// all of them makes a new field an error here.
+/// Encodes a struct as its fields, one after the other. Fields after the semicolon are not written, and are read as
+/// their default. All fields must be named, so a new field is a compile error here.
 macro_rules! fields {
     ($type:ty { $($field:ident),* $(,)? $(; $($left_out:ident),*)? }) => {
         impl Encode for $type {
@@ -225,7 +226,7 @@ macro_rules! fields {
     };
 }
 
-/// An enum without data as a number. A number once given keeps its meaning.
+/// Encodes an enum without data as a number. A number, once assigned, keeps its meaning.
 macro_rules! numbers {
     ($type:ident { $($number:literal => $variant:ident),* $(,)? }) => {
         impl EncodePlain for $type {
@@ -383,7 +384,7 @@ impl Encode for Arc<str> {
     }
 }
 
-/// The name of a node: one value for all pods there.
+/// The name of a node, shared by all pods on the node.
 impl Encode for Arc<Arc<str>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.text(self);

@@ -1,5 +1,5 @@
-//! What a cluster or datacentre reports otherwise than before, and what a store holds otherwise: how two versions show
-//! that, and how it is applied to what was. Pure.
+//! Differences between two versions of a cluster, a datacentre or a store: how they are computed from two snapshots,
+//! and how they are applied to a state. Pure.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,54 +19,54 @@ use strait_model::{
     Locality, NetworkId, ObjectKey, Workload, WorkloadKey, Workloads,
 };
 
-/// What differs in all that one source says; what is not named is as it was.
+/// The differences of one source. A part that is absent here is unchanged.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Delta {
     network_label: Option<Option<NetworkId>>,
     services: ServiceDeltas,
-    /// `None` for pods that have gone.
+    /// `None` for pods that no longer exist.
     workloads: BTreeMap<WorkloadKey, Option<Workload>>,
     facts: FactsDelta,
 }
 
-/// What clusters and datacentres say otherwise than before.
+/// The differences of clusters and datacentres.
 pub(super) type Deltas = BTreeMap<ClusterId, Delta>;
 
 type ServiceDeltas = BTreeMap<Hostname, ServiceDelta>;
 
-/// What differs of one service.
+/// The difference of one service.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ServiceDelta {
-    /// It has gone.
+    /// It was removed.
     Gone,
-    /// Its endpoints alone.
+    /// Only its endpoints changed.
     Endpoints(Endpoints),
-    /// It has come, or its object differs.
+    /// It was added, or its definition changed.
     Whole(ServiceRecord),
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
 struct FactsDelta {
     localities: Option<Arc<BTreeMap<Arc<str>, Arc<Locality>>>>,
-    /// Whether each of these pods is unready now.
+    /// For each changed pod, whether it is unready now.
     unready: BTreeMap<WorkloadKey, bool>,
     gateways: Option<Arc<BTreeMap<WorkloadKey, DeclaredGateway>>>,
     entries: Option<Arc<BTreeMap<WorkloadKey, Arc<Value>>>>,
     traffic: Option<Collection>,
 }
 
-/// What a store of objects holds otherwise than before.
+/// The differences of a store of objects.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ObjectsDelta {
     gone: Vec<ObjectKey>,
-    /// Those that came, and those that say something else.
+    /// The objects that were added or changed.
     now: Collection,
 }
 
 fields!(Delta { network_label, services, workloads, facts });
 fields!(ObjectsDelta { gone, now });
 
-/// The last of a change; without what of it is of few clusters, where that is as it was.
+/// The last part of a [`Delta`]. Traffic rules, which few clusters have, are left out if they are unchanged.
 impl Encode for FactsDelta {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         let Self { localities, unready, gateways, entries, traffic } = self;
@@ -115,7 +115,7 @@ impl Encode for ServiceDelta {
     }
 }
 
-/// What has no journal.
+/// For kinds of state without a journal.
 impl Encode for Infallible {
     fn write<'a>(&'a self, _: &mut Encoder<'a>) {
         match *self {}
@@ -194,7 +194,7 @@ impl StateKind for StoredObjects {
 }
 
 impl ObjectsDelta {
-    /// What a store holds otherwise than before; `None` where nothing is. What both share is not looked at.
+    /// Computes the differences between two versions of a store; `None` if nothing differs. Shared parts are skipped.
     pub(super) fn of(before: &Collection, now: &Collection) -> Option<Self> {
         let (mut gone, mut put) = (Vec::new(), Vec::new());
         for Difference { key, now } in now.differences(before) {
@@ -208,7 +208,7 @@ impl ObjectsDelta {
     }
 }
 
-/// What is in which file changes with the objects, and as seldom.
+/// The assignment of objects to files changes with the objects and as rarely, so it needs no journal.
 impl StateKind for StoredFiles {
     const KIND: &'static str = "files";
     type Delta = Infallible;
@@ -222,7 +222,7 @@ impl StateKind for StoredFiles {
     }
 }
 
-/// Keys change once in months, if at all.
+/// Keys change once in months, if at all, so they need no journal.
 impl StateKind for IssuerState {
     const KIND: &'static str = "issuer";
     type Delta = Infallible;
@@ -254,8 +254,8 @@ fn apply(services: &mut BTreeMap<Hostname, ServiceRecord>, delta: ServiceDeltas)
     }
 }
 
-/// What the clusters and datacentres say otherwise than before; those that say the same are not in it. What both
-/// versions share is not looked at.
+/// Computes the differences of clusters and datacentres between two snapshots. Unchanged sources are left out. Parts
+/// that both snapshots share are skipped.
 pub(super) fn deltas(before: &PushContext, now: &PushContext) -> Deltas {
     let mut deltas = Deltas::new();
     for difference in before.services.diff(&now.services) {
@@ -278,7 +278,7 @@ pub(super) fn deltas(before: &PushContext, now: &PushContext) -> Deltas {
             services.insert(host.clone(), ServiceDelta::Gone);
         }
     }
-    // What a cluster has reported nothing about is as if it were empty.
+    // A cluster without a report is compared as if it were empty.
     let (no_pods, no_facts) = (Workloads::default(), ClusterFacts::default());
     for difference in before.workloads.diff(&now.workloads) {
         let (id, old, new) = sides(difference);
@@ -297,7 +297,7 @@ pub(super) fn deltas(before: &PushContext, now: &PushContext) -> Deltas {
     deltas
 }
 
-/// The key, and the value before and now, of a difference between two maps.
+/// Returns the key, and the old and the new value, of a difference between two maps.
 fn sides<'a, K, V>(difference: DiffItem<'a, 'a, K, V>) -> (&'a K, Option<&'a V>, Option<&'a V>) {
     match difference {
         DiffItem::Add(key, new) => (key, None, Some(new)),
@@ -330,13 +330,13 @@ fn facts(old: &ClusterFacts, new: &ClusterFacts) -> FactsDelta {
     }
 }
 
-/// The new value, where it differs.
+/// Returns the new value if it differs.
 fn otherwise<T: Eq>(old: &Arc<T>, new: &Arc<T>) -> Option<Arc<T>> {
     (old != new).then(|| Arc::clone(new))
 }
 
-/// What the Kubernetes API of each cluster says of a service, and each datacentre of Consul: none is called
-/// as the other. What counts for nothing in the mesh just now is what its source says all the same.
+/// Returns the records of a service that are stored, by shard name: those of Kubernetes clusters and of datacentres of
+/// Consul. Names of clusters and datacentres never collide. A record that the mesh currently ignores is stored too.
 pub(super) fn kept(service: &MergedService) -> impl Iterator<Item = (&ClusterId, ServiceRecord)> {
     let is_kept = |key: &ShardKey| matches!(key.provider, Provider::Kubernetes | Provider::Consul);
     let said = service.reported().filter(move |(key, _)| is_kept(key));

@@ -1,12 +1,12 @@
-//! The directory: a few generations of each file, each proven whole before anything in it is believed.
+//! The directory: a few generations of each file. A file is verified completely before its content is used.
 //!
 //! ```text
 //! "straitLK"  version (4 bytes)  length of what follows (8)  XXH3-128 of all but itself (16)  payload
 //! ```
 //!
-//! Integers are little-endian. A file is written beside its name, synced, renamed, and the directory
-//! synced: whenever the process or the machine stops, each name is there with all its content or not at
-//! all. What changes after that is appended to a journal beside it ([`super::journal`]).
+//! Integers are little-endian. A file is written under a temporary name, synced and renamed, and the directory is
+//! synced. If the process or the machine stops, each name is present with its complete content, or absent. Later
+//! changes are appended to a journal next to the file ([`super::journal`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File};
@@ -24,29 +24,30 @@ use super::state::StateKind;
 use super::{MembersState, StateOrigin};
 use strait_base::durable;
 
-/// Files of a name that are kept.
+/// The number of generations that are kept of each name.
 pub(super) const GENERATIONS: usize = 3;
 const MAGIC: &[u8; 8] = b"straitLK";
 const HEAD: usize = 8 + 4 + 8 + 16;
 const EXTENSION: &str = ".lkg";
-/// What the journal's name ends with where that of its file ends with [`EXTENSION`].
+/// The extension of a journal. The rest of its name is equal to that of its file, which ends with [`EXTENSION`].
 const JOURNAL: &str = ".journal";
 const MEMBERS: &str = "members";
-/// The longest part of a name that stands in a file's name as it is; what is longer ends in its hash.
+/// The longest prefix of a name that is used in a file name, in bytes. A longer name is cut and its hash is
+/// appended.
 const NAME_MAX: usize = 120;
 
-/// Why a file is not used, or not all of it.
+/// The reason why a file is not used, or not completely.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {fact}", path.display())]
 pub struct RefusedFile {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The reason.
     pub fact: Flaw,
 }
 
 impl RefusedFile {
-    /// What an operator should know of it, and what is used in its place.
+    /// Returns the remark for operators: the reason, and what is used instead.
     pub(super) fn remark(&self) -> String {
         let is_journal = self.path.extension().is_some_and(|found| found == "journal");
         let used =
@@ -55,22 +56,22 @@ impl RefusedFile {
     }
 }
 
-/// What a good file holds, its generation and where it ends.
+/// The content of a valid file, its generation and the end of its journal.
 type LoadedFile<T> = (T, u64, JournalEnd);
 
-/// The directory.
+/// The directory of last-known-good state.
 #[derive(Debug)]
 pub struct StateDirectory {
     directory: PathBuf,
     origin: StateOrigin,
-    /// The generations there are of each name, oldest first.
+    /// The existing generations of each name, oldest first.
     generations: BTreeMap<String, Vec<u64>>,
-    /// Where what is known of each name ends, where its newest file and all behind that is good.
+    /// The end of the journal of each name's newest file, if the file and the complete journal are valid.
     newest: BTreeMap<String, JournalEnd>,
 }
 
 impl StateDirectory {
-    /// Looks what is in `directory`. It is made when something is first written.
+    /// Reads the file names in `directory`. The directory is created by the first write.
     pub fn open(directory: &Path, origin: StateOrigin) -> Self {
         let mut generations: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         let mut journals = Vec::new();
@@ -84,7 +85,7 @@ impl StateDirectory {
                     }
                     journals.extend(parse(&name, JOURNAL));
                     if name.starts_with('.') {
-                        // What a crash left of a file that was being written.
+                        // A temporary file that a crash left.
                         let _ = remove(&directory.join(name));
                     }
                 }
@@ -98,7 +99,8 @@ impl StateDirectory {
         let store =
             Self { directory: directory.to_owned(), origin, generations, newest: BTreeMap::new() };
         for (name, generation) in journals {
-            // A crash between the two removals, or a version that knows no journals, left it behind.
+            // The file of this journal no longer exists: a crash between the two removals, or a version without
+            // journals, left the journal behind.
             let held = store.generations.get(&name);
             if held.is_none_or(|held| !held.contains(&generation)) {
                 let _ = remove(&store.journal(&name, generation));
@@ -107,14 +109,14 @@ impl StateDirectory {
         store
     }
 
-    /// All of a kind, each with the reason why its newest file is not what was read.
+    /// Reads all states of a kind. Each comes with the reason why its newest file was not used, if so.
     pub(super) fn read_all<T: StateKind>(&mut self) -> Vec<(T, Option<RefusedFile>)> {
         let files = self.files_of::<T>();
         let read = files.iter().map(|file| self.read_file::<T>(file));
         read.filter_map(|(value, refused)| Some((value?, refused))).collect()
     }
 
-    /// What was last known of one of a kind, and why its newest file is not what was read.
+    /// Reads the last known state of one source, and the reason why its newest file was not used, if so.
     #[cfg(test)]
     pub(super) fn read<T: StateKind>(&mut self, name: &str) -> (Option<T>, Option<RefusedFile>) {
         self.read_file(&file_name::<T>(name))
@@ -146,7 +148,7 @@ impl StateDirectory {
         self.generations.keys().filter(of_kind).cloned().collect()
     }
 
-    /// What was last known of the members, and why the newest file is not what was read.
+    /// Reads the last known list of members, and the reason why its newest file was not used, if so.
     pub fn members(&mut self) -> (Option<MembersState>, Option<RefusedFile>) {
         let (found, refused) = self.newest_good(MEMBERS, |_| Ok(()));
         let members = found.map(|(members, _, end)| {
@@ -158,24 +160,24 @@ impl StateDirectory {
         (members, refused)
     }
 
-    /// Whether there is, or was, anything at all.
+    /// Returns whether the directory had no state files when it was opened, and none has been written since.
     pub(super) fn is_empty(&self) -> bool {
         self.generations.is_empty()
     }
 
-    /// Keeps what is known. Returns the bytes written: none where the newest file says so.
+    /// Writes a state. Returns the bytes written, which are 0 if the newest file has the same content.
     ///
     /// # Errors
-    /// What the system says; the files there stay good.
+    /// Any I/O error. The existing files stay valid.
     pub(super) fn put<T: StateKind>(&mut self, value: &T) -> io::Result<usize> {
         self.put_file(&file_name::<T>(value.name()), value)
     }
 
-    /// Keeps what is otherwise than when it was last kept. Returns the bytes written; `None`, having written
-    /// nothing, where all of it is to be kept instead.
+    /// Appends changes to the journal of a source. Returns the bytes written. Returns `None`, without writing, if
+    /// the complete state must be written instead.
     ///
     /// # Errors
-    /// What the system says; what was kept before stays good.
+    /// Any I/O error. The existing files stay valid.
     pub(super) fn append<T: StateKind>(
         &mut self,
         name: &str,
@@ -183,7 +185,7 @@ impl StateDirectory {
     ) -> io::Result<Option<usize>> {
         let file = file_name::<T>(name);
         let generation = self.generations.get(&file).and_then(|list| list.last()).copied();
-        // What it ends with is known again once all of it has been written.
+        // The end is unknown while the append runs, and after an error until the complete state has been written.
         let (Some(generation), Some(mut end)) = (generation, self.newest.remove(&file)) else {
             return Ok(None);
         };
@@ -194,7 +196,7 @@ impl StateDirectory {
         Ok(appended)
     }
 
-    /// The one of a kind, of those `named`, whose journal is most in need of being written anew as a file.
+    /// Returns the name, among `named`, whose journal exceeds its limit the most. Its file is rewritten next.
     pub(super) fn longest_journal<'a, T: StateKind>(
         &self,
         named: impl Iterator<Item = &'a str>,
@@ -203,18 +205,18 @@ impl StateDirectory {
         named.filter_map(excess).max().map(|(_, name)| name)
     }
 
-    /// Keeps what is known of the members. Returns the bytes written: none where the newest file says so.
+    /// Writes the list of members. Returns the bytes written, which are 0 if the newest file has the same content.
     ///
     /// # Errors
-    /// What the system says; the files there stay good.
+    /// Any I/O error. The existing files stay valid.
     pub fn put_members(&mut self, members: &MembersState) -> io::Result<usize> {
         self.put_file(MEMBERS, members)
     }
 
-    /// Forgets all of a kind but those of these names.
+    /// Removes all files of a kind except those of `names`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any I/O error.
     pub(super) fn forget_others<'a, T: StateKind>(
         &mut self,
         names: impl Iterator<Item = &'a str>,
@@ -223,7 +225,7 @@ impl StateDirectory {
         for file in self.files_of::<T>().iter().filter(|file| !named.contains(*file)) {
             self.newest.remove(file);
             let generations = self.generations.get(file).cloned().unwrap_or_default();
-            // The oldest first: what a crash leaves must not be older than what it takes.
+            // The oldest first, so that a crash never leaves a generation older than the removed ones.
             for generation in generations {
                 self.remove(file, generation)?;
             }
@@ -232,7 +234,8 @@ impl StateDirectory {
         Ok(())
     }
 
-    /// The newest file of a name that is good, its generation and its end; and why that is not the newest there is.
+    /// Returns the newest valid file of a name with its generation and end, and the reason why a newer file was
+    /// refused.
     fn newest_good<T: Encode>(
         &self,
         name: &str,
@@ -283,7 +286,7 @@ impl StateDirectory {
         Ok(())
     }
 
-    /// Removes a file, and what was appended to it: a journal alone says nothing.
+    /// Removes a file and its journal, which is useless without the file.
     fn remove(&self, name: &str, generation: u64) -> io::Result<()> {
         remove(&self.path(name, generation))?;
         remove(&self.journal(name, generation))
@@ -298,7 +301,7 @@ impl StateDirectory {
     }
 }
 
-/// The bytes of a file, unless there are more than any has that was written here.
+/// Reads a file of at most [`BYTES_MAX`] bytes.
 fn read(path: &Path) -> Result<Vec<u8>, Flaw> {
     let unreadable = |error: io::Error| Flaw::Unreadable(error.to_string());
     let file = File::open(path).map_err(unreadable)?;
@@ -309,12 +312,12 @@ fn read(path: &Path) -> Result<Vec<u8>, Flaw> {
     let mut bytes = Vec::new();
     (&file).take(HEAD as u64).read_to_end(&mut bytes).map_err(unreadable)?;
     check_head(&bytes, is)?;
-    // What follows is as long as it should be, unless it grows meanwhile.
+    // The length matches the head, unless the file grows while it is read.
     file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)
 }
 
-/// Removes a file; one that has gone already is as good.
+/// Removes a file. Succeeds if the file does not exist.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -322,8 +325,8 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What the files of one of a kind are called, without generation: its name with what is no plain part of
-/// a file's name escaped as in a URL.
+/// Returns the file name of a source without generation and extension. Bytes that are not plain in a file name are
+/// percent-encoded.
 fn file_name<T: StateKind>(name: &str) -> String {
     let mut file = format!("{}-", T::KIND);
     for byte in name.bytes() {
@@ -340,13 +343,13 @@ fn file_name<T: StateKind>(name: &str) -> String {
     file
 }
 
-/// The name and the generation in a file's name.
+/// Splits a file name into the name and the generation.
 fn parse(file: &str, extension: &str) -> Option<(String, u64)> {
     let (name, generation) = file.strip_suffix(extension)?.rsplit_once('.')?;
     Some((name.to_owned(), generation.parse().ok()?))
 }
 
-/// The bytes of a file, and its checksum.
+/// Returns the bytes of a file, and its checksum.
 pub(super) fn to_file(value: &impl Encode, origin: &StateOrigin) -> (Vec<u8>, u128) {
     let mut encoder = Encoder::default();
     encoder.bytes.resize(HEAD, 0);
@@ -366,7 +369,7 @@ pub(super) fn to_file(value: &impl Encode, origin: &StateOrigin) -> (Vec<u8>, u1
     (bytes, checksum)
 }
 
-/// Whether a file that begins with these bytes, and has so many, can be one of ours.
+/// Checks magic, version and length of a file that begins with `bytes` and has `is` bytes.
 fn check_head(bytes: &[u8], is: u64) -> Result<(), Flaw> {
     let short = || Flaw::Length { is, wanted: HEAD as u64 };
     let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
@@ -384,7 +387,7 @@ fn check_head(bytes: &[u8], is: u64) -> Result<(), Flaw> {
     if is == wanted { Ok(()) } else { Err(Flaw::Length { is, wanted }) }
 }
 
-/// What a file holds, and its checksum.
+/// Returns the content of a file, and its checksum.
 pub(super) fn open_file<T: Encode>(bytes: &[u8], origin: &StateOrigin) -> Result<(T, u128), Flaw> {
     check_head(bytes, bytes.len() as u64)?;
     let short = || Flaw::Length { is: bytes.len() as u64, wanted: HEAD as u64 };
@@ -419,7 +422,7 @@ fn checksum(start: &[u8], payload: &[u8]) -> u128 {
     hash.digest128()
 }
 
-/// Takes any bytes as a file of each kind, and what follows its head as what it holds.
+/// Reads arbitrary bytes as a file of each kind, and the bytes after the head as its payload.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) -> bool {
     use super::{DatacentreState, IssuerState, ShardState, StoredFiles, StoredObjects};
@@ -431,13 +434,13 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
     };
     fn held<T: Encode>(bytes: &[u8], origin: &StateOrigin) -> bool {
         let mut decoder = StateDecoder::new(bytes.get(HEAD..).unwrap_or_default());
-        // As if its checksum were right.
+        // Decodes the payload even if the checksum is wrong.
         if StateOrigin::read(&mut decoder).is_ok() {
             let _ = T::read(&mut decoder);
         }
         open_file::<T>(bytes, origin).is_ok()
     }
-    // Of a record of a journal.
+    // The payload of a journal record.
     let _ = super::delta::Delta::read(&mut StateDecoder::new(bytes));
     let read = [
         held::<ShardState>,

@@ -1,60 +1,60 @@
-//! What a file must be like, and what can be wrong with it.
+//! The limits of a state file, and the reasons why one is refused.
 
 use super::codec::MalformedValue;
 
-/// The format written here.
+/// The format that this version writes.
 pub(super) const VERSION: u32 = 7;
 
-/// The oldest format that is read: an upgrade finds the files of the version before.
+/// The oldest format that is read. After an upgrade, the files have the format of the previous version.
 pub(super) const OLDEST: u32 = 5;
 
-/// The most bytes that are read of any file: 100,000 endpoints with their pods take 8 MiB.
+/// The size limit of a file, in bytes. For comparison, 100,000 endpoints with their pods take 8 MiB.
 pub(super) const BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// What is wrong with a file.
+/// The reason why a file is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
-    /// The system doesn't let us read it.
+    /// The file can't be opened or read.
     #[error("can't be read: {0}")]
     Unreadable(String),
-    /// It doesn't begin as these files do.
+    /// The file does not begin with the magic bytes.
     #[error("is not a file of last-known-good state")]
     Foreign,
-    /// It is shorter or longer than it says.
+    /// The length of the file differs from the length in its head.
     #[error("has {is} bytes, not the {wanted} it should have")]
     Length {
-        /// What it has.
+        /// The length of the file, in bytes.
         is: u64,
-        /// What it says; the least there can be where it says nothing.
+        /// The expected length, in bytes. It is the length of the head if the head is incomplete.
         wanted: u64,
     },
-    /// It is larger than any that is written.
+    /// The file exceeds the size limit.
     #[error("has {is} bytes; none is written with more than {BYTES_MAX}")]
     TooLarge {
-        /// What it has.
+        /// The length of the file, in bytes.
         is: u64,
     },
-    /// A journal has a record that is not whole, as one has that was being written when the machine stopped.
+    /// A record of a journal is incomplete, for example because the machine stopped while it was written.
     #[error("has no whole record between byte {at} and its end at byte {is}")]
     Torn {
-        /// Where it begins.
+        /// The offset at which the record begins, in bytes.
         at: u64,
-        /// Where the journal ends.
+        /// The length of the journal, in bytes.
         is: u64,
     },
-    /// Another version wrote it.
+    /// The file has a format that this version does not read.
     #[error("has format {0}; this version reads formats {OLDEST} to {VERSION}")]
     Version(u32),
-    /// Something in it is not as it was written.
+    /// The checksum does not match the content.
     #[error("is damaged: its checksum is wrong")]
     Damaged,
-    /// It is whole, and makes no sense.
+    /// The checksum matches, but the content can't be decoded.
     #[error("is whole but makes no sense: {0}")]
     Malformed(#[from] MalformedValue),
-    /// It was written under another name.
+    /// The file belongs to a source with another name.
     #[error("holds {0}")]
     Other(String),
-    /// It was written with other flags.
+    /// The file was written with another value of a flag.
     #[error("was written with another --{0}")]
     Origin(&'static str),
 }

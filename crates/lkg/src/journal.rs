@@ -1,13 +1,13 @@
-//! What was appended to a file of last-known-good state after it was written.
+//! Journals: changes that were appended after a file of last-known-good state was written.
 //!
 //! ```text
 //! "straitLJ"  version (4 bytes)
 //! and for each record:  length of the payload (8)  checksum (16)  payload
 //! ```
 //!
-//! A checksum is the XXH3-128 of the checksum before it, the length and the payload; before the first one stands
-//! that of the file which the journal goes on from. So a record counts only behind all that it was written behind.
-//! The first that is not whole ends the journal: a machine that stopped leaves no more than one.
+//! A checksum is the XXH3-128 of the previous checksum, the length and the payload. The checksum of the file
+//! precedes the first record. Therefore a record is valid only after all records before it. The first incomplete
+//! record ends the journal. If the machine stops, at most one record is incomplete.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Write as _};
@@ -21,52 +21,55 @@ use super::codec::{Encode, Encoder, StateDecoder};
 use super::flaw::{BYTES_MAX, Flaw, OLDEST, VERSION};
 
 const MAGIC: &[u8; 8] = b"straitLJ";
-/// The bytes before the first record.
+/// Length of the head, before the first record, in bytes.
 pub(super) const HEAD: usize = 8 + 4;
 const RECORD_HEAD: usize = 8 + 16;
-/// A journal may have as many bytes as the file that it goes on from, and always so many.
+/// A journal that is longer than its file is due to be replaced by a new file, but never below this length, in
+/// bytes.
 const LENGTH_LEAST: u64 = 64 * 1024;
-/// So many times that may be appended before the file is written anew whatever else there is to do.
+/// A journal never grows beyond this multiple of that limit: the complete file is written instead of the next
+/// record.
 const LENGTH_TIMES: u64 = 2;
-/// How long records may stand in a journal: a damaged file costs what has changed in that time.
+/// The maximum age of a journal's first record. If the file is replaced by then, a damaged journal loses at most
+/// the changes of this time.
 const AGE_MAX: Duration = Duration::from_secs(600);
 
-/// Where a journal ends, and what it goes on from.
+/// The end of a journal, and the file that it belongs to.
 #[derive(Debug, Clone)]
 pub(super) struct JournalEnd {
-    /// The bytes of the file that it goes on from.
+    /// Length of the file, in bytes.
     base: u64,
-    /// Its own bytes; 0 while there is none.
+    /// Length of the journal, in bytes; 0 if it does not exist.
     length: u64,
-    /// What the next record's checksum begins with.
+    /// The checksum that precedes the next record.
     checksum: u128,
     /// When its first record was written, if this process wrote it.
     since: Option<Instant>,
 }
 
 impl JournalEnd {
-    /// Of a file of so many bytes with that checksum, to which nothing has been appended.
+    /// Returns the end of an empty journal, for a file of `bytes` bytes with this checksum.
     pub(super) fn of_file(bytes: usize, checksum: u128) -> Self {
         Self { base: bytes as u64, length: 0, checksum, since: None }
     }
 
-    /// Whether the file says all there is, and has this checksum.
+    /// Returns whether the journal is empty and the file has this checksum.
     pub(super) fn is_file(&self, checksum: u128) -> bool {
         self.length == 0 && self.checksum == checksum
     }
 
-    /// By how many bytes it is longer than it should be; one that is too old is too long by all its bytes.
+    /// Returns by how many bytes the journal exceeds its limit. The limit of a journal that is too old is 0.
     pub(super) fn excess(&self) -> Option<u64> {
         let is_old = self.since.is_some_and(|since| since.elapsed() >= AGE_MAX);
         let limit = if is_old { 0 } else { self.base.max(LENGTH_LEAST) };
         self.length.checked_sub(limit).filter(|excess| *excess != 0)
     }
 
-    /// Appends a record to the journal at `path`, synced. Returns the bytes written; `None`, having written
-    /// nothing, where it would become too long.
+    /// Appends a record to the journal at `path` and syncs it. Returns the bytes written. Returns `None`, without
+    /// writing, if the journal would become too long.
     ///
     /// # Errors
-    /// What the system says. Where the journal ends is not known then.
+    /// Any I/O error. The end of the journal is unknown afterwards.
     pub(super) fn append(&mut self, path: &Path, value: &impl Encode) -> io::Result<Option<usize>> {
         let (record, checksum) = record(self.checksum, value);
         let is_new = self.length == 0;
@@ -78,7 +81,7 @@ impl JournalEnd {
         }
         let mut options = OpenOptions::new();
         let mut file = if is_new {
-            // One of that name belongs to a file that is no more.
+            // A journal of this name belongs to a file that no longer exists.
             options.write(true).create(true).truncate(true).mode(0o600).open(path)?
         } else {
             options.append(true).open(path)?
@@ -93,8 +96,8 @@ impl JournalEnd {
         Ok(Some(bytes.len()))
     }
 
-    /// Reads the journal at `path` record by record, each once it is proven whole. Returns what is wrong with
-    /// what follows the last of these.
+    /// Reads the journal at `path` and passes each verified record to `each`. Returns the reason why the rest
+    /// after the last of these records can't be read, if any.
     pub(super) fn read<T: Encode>(&mut self, path: &Path, mut each: impl FnMut(T)) -> Option<Flaw> {
         let unreadable = |error: io::Error| Flaw::Unreadable(error.to_string());
         let file = match File::open(path) {
@@ -141,7 +144,7 @@ impl JournalEnd {
         None
     }
 
-    /// The next record, of which there may be so many bytes; `None` where it is not whole.
+    /// Reads the next record, if `left` bytes remain. Returns `None` if the record is incomplete or damaged.
     fn read_record<T: Encode>(
         &mut self,
         reader: &mut impl Read,
@@ -179,7 +182,7 @@ fn head() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 
-/// The bytes of a record behind what has that checksum, and its own.
+/// Returns the bytes of a record that follows the checksum `before`, and its checksum.
 fn record(before: u128, value: &impl Encode) -> (Vec<u8>, u128) {
     let mut encoder = Encoder::default();
     encoder.bytes.resize(RECORD_HEAD, 0);

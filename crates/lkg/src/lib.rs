@@ -1,15 +1,15 @@
-//! The last known good state of every source, on disk, so that a restart loses nothing.
+//! The last-known-good state of every source, on disk, so that a restart loses nothing.
 //!
-//! Owns the directory `lkg` of the state directory. It contains one file per cluster ([`ShardState`]), per datacenter of
-//! Consul ([`DatacentreState`]), per store of objects ([`StoredObjects`], and [`StoredFiles`] for a directory), one per set
-//! of token keys ([`IssuerState`]), and one for the list of members ([`MembersState`]). Changes are appended to a journal
-//! next to the file until the journal is as long as the file; then the file is rewritten. Invariants:
+//! Owns the directory `lkg` of the state directory. It contains one file per cluster ([`ShardState`]), per datacenter
+//! of Consul ([`DatacentreState`]), per store of objects ([`StoredObjects`], and [`StoredFiles`] for a directory), one
+//! per set of token keys ([`IssuerState`]), and one for the list of members ([`MembersState`]). Changes are appended to
+//! a journal next to the file until the journal is as long as the file; then the file is rewritten. Invariants:
 //!
 //! - A file is written next to the old one, synced and renamed. The last few generations stay.
 //! - A file that fails verification is refused with a reason, and the previous generation is used.
 //! - No credential is ever written to disk.
-//! - This crate decides nothing about what is served: the sources do
-//!   (docs/decisions/0011-last-known-good.md, docs/decisions/0024-journal.md).
+//! - This crate does not decide what is served. The sources do (docs/decisions/0011-last-known-good.md,
+//!   docs/decisions/0024-journal.md).
 
 #![forbid(unsafe_code)]
 
@@ -49,39 +49,40 @@ use strait_model::{ClusterId, Hostname, RememberedObjects};
 use strait_sources::clusters::RememberedMember;
 pub use writer::{Writer, Writes};
 
-/// What was on disk.
+/// The state that was read from disk.
 #[derive(Debug, Default)]
 pub struct RestoredState {
-    /// The clusters.
+    /// The clusters, with their last known contents.
     pub clusters: BTreeMap<ClusterId, RememberedMember>,
     /// The datacentres of Consul, by the name of their shard.
     pub datacentres:
         BTreeMap<ClusterId, sources::RememberedSource<BTreeMap<Hostname, ServiceRecord>>>,
     /// The stores of objects, by name.
     pub stores: sources::RememberedStores<RememberedObjects>,
-    /// By which keys the tokens of clusters are signed.
+    /// The keys that sign the tokens of each cluster.
     pub issuers: BTreeMap<ClusterId, Arc<IssuerKeys>>,
-    /// The data of the mesh's ConfigMap, where there was one.
+    /// The data of the mesh's ConfigMap, if it existed.
     pub mesh: Option<Arc<BTreeMap<String, String>>>,
-    /// Whether there were members, of which nothing is left: their list, or all that they held.
+    /// Whether members existed but none can be restored: their list is unreadable, or no cluster from a Secret has a
+    /// valid file.
     pub members_lost: bool,
 }
 
 impl RestoredState {
-    /// Whether there was nothing.
+    /// Returns whether no cluster, datacentre or store was restored.
     pub fn is_empty(&self) -> bool {
         self.clusters.is_empty() && self.datacentres.is_empty() && self.stores.is_empty()
     }
 
-    /// Whether it is enough to go on with while the configuration can't be read: who answered from a state
-    /// without its members would withdraw all their endpoints.
+    /// Returns whether the process can serve from this state while the configuration can't be read. A state that lost
+    /// its members is not enough: serving it would withdraw all endpoints of these members.
     pub fn is_enough(&self) -> bool {
         !self.is_empty() && !self.members_lost
     }
 }
 
-/// Opens the directory in `state_dir` and reads what is there. What can't be read is logged, and as
-/// good as not there.
+/// Opens the directory `lkg` in `state_dir` and reads its files. A file that can't be read is logged and treated as
+/// absent.
 pub fn open(state_dir: &Path, origin: StateOrigin) -> (StateDirectory, RestoredState) {
     let began = std::time::Instant::now();
     let mut store = StateDirectory::open(&state_dir.join("lkg"), origin);
@@ -146,7 +147,7 @@ fn restore(store: &mut StateDirectory) -> RestoredState {
     restored
 }
 
-/// What is remembered of a source that is no cluster.
+/// Returns the remembered state of a source that is not a member cluster.
 fn other<T>(
     contacts: &BTreeMap<Arc<str>, u64>,
     name: &str,

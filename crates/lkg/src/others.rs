@@ -1,5 +1,5 @@
-//! What is kept of sources that are no member cluster: the datacentres of Consul, from the published mesh as
-//! clusters are, and the objects of stores, as the stores have them.
+//! State of sources that are not member clusters: datacentres of Consul, read from the published mesh as clusters are,
+//! and objects, read from their stores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,23 +16,21 @@ use strait_base::source_status::{SourceFacts, SourceStatusMap};
 use strait_mesh::push::PushContext;
 use strait_model::{ClusterId, ObjectFiles, RememberedObjects};
 
-/// Where the writer learns of sources that are no member cluster.
+/// The channels from which the writer reads sources that are not member clusters.
 #[derive(Clone)]
 pub struct Others {
-    /// How they fare.
+    /// The status of the sources.
     pub lines: watch::Receiver<SourceStatusMap>,
-    /// The objects of the stores that were read, or are known from disk; `None` until it is known which
-    /// stores there are.
+    /// The objects of the stores that were read or restored from disk; `None` until the list of stores is known.
     pub stores: watch::Receiver<Option<Arc<StoreStates>>>,
-    /// Of an object that makes no sense what it was when it last did is what counts, and what a restart must
-    /// find.
+    /// Invalid objects with their last valid version. That version is active, and a restart must restore it.
     pub stand_ins: watch::Receiver<Arc<StandIns>>,
-    /// By which keys the tokens of clusters are signed.
+    /// The keys that sign the tokens of each cluster.
     pub issuers: watch::Receiver<Arc<Issuers>>,
 }
 
 impl Others {
-    /// What there is now.
+    /// Returns the current values, and marks them as seen.
     pub(super) fn now(&mut self) -> StateToWrite {
         StateToWrite {
             lines: self.lines.borrow_and_update().clone(),
@@ -42,14 +40,14 @@ impl Others {
         }
     }
 
-    /// Waits until there is something new to write.
+    /// Waits until a value differs from the written state.
     pub(super) async fn news(&mut self, written: &WrittenOthers) {
         loop {
             tokio::select! {
                 Ok(()) = self.stores.changed() => return,
                 Ok(()) = self.stand_ins.changed() => return,
                 Ok(()) = self.issuers.changed() => return,
-                // Most changes of these lines only show that a source still answers.
+                // Most status changes only show that a source still responds.
                 Ok(()) = self.lines.changed() => {
                     if datacentres(&self.lines.borrow_and_update()) != written.datacentres {
                         return;
@@ -61,7 +59,7 @@ impl Others {
     }
 }
 
-/// What there is to write.
+/// The values to write.
 pub(super) struct StateToWrite {
     lines: SourceStatusMap,
     stores: Option<Arc<StoreStates>>,
@@ -70,7 +68,7 @@ pub(super) struct StateToWrite {
 }
 
 impl StateToWrite {
-    /// Writes what differs from `before`; `deltas` holds what shards report otherwise, and is `None` for all.
+    /// Writes the differences from `before`. `deltas` contains the changes of shards; `None` writes all datacentres.
     pub(super) fn carry_out(
         self,
         before: &WrittenOthers,
@@ -88,7 +86,7 @@ impl StateToWrite {
                 None => {
                     let datacentre = datacentre(context, name);
                     let wanted = self.lines.get(name.as_str()).map_or(0, |facts| facts.services);
-                    // The update of one that has only just been read may not have come through yet.
+                    // The update of a datacentre that was read only just now may not have arrived yet.
                     if datacentre.services.is_empty() && wanted != 0 {
                         continue;
                     }
@@ -120,7 +118,7 @@ impl StateToWrite {
                 None => store.put(&stored),
             };
             let same_files = before.is_some_and(|before| Arc::ptr_eq(&before.files, files));
-            // An object of which nobody knows the file, as where we stop between the two, may be in any.
+            // After a crash between the two writes, the file of an object is unknown, and any file may contain it.
             if done.note(bytes) && (same_files || done.note(Self::put_files(name, files, store))) {
                 let written =
                     RememberedObjects { objects: stored.objects, files: Arc::clone(files) };
@@ -173,8 +171,8 @@ impl StateToWrite {
         }
     }
 
-    /// When each had last reported something, in milliseconds since the Unix epoch. `config_cluster` is when the API
-    /// server of that name had.
+    /// Returns when each source last reported something, in milliseconds since the Unix epoch. `config_cluster` is the
+    /// time of the last contact with the API server of the config cluster.
     pub(super) fn contacts(&self, config_cluster: Option<SystemTime>) -> BTreeMap<Arc<str>, u64> {
         let contact = |facts: &SourceFacts| match facts.kind {
             "cluster" => config_cluster.max(facts.last_contact),
@@ -188,8 +186,8 @@ impl StateToWrite {
     }
 }
 
-/// Appends what differs, where it is known: within, `None` is that nothing does. Returns the bytes written; `None` where
-/// all of it is to be written instead.
+/// Appends the changes, if they are known. The inner `None` means that nothing changed. Returns the bytes written, or
+/// `None` if the complete state must be written instead.
 fn append<T: StateKind>(
     store: &mut StateDirectory,
     name: &str,
@@ -201,7 +199,7 @@ fn append<T: StateKind>(
     }
 }
 
-/// The datacentres that were read, or are known from disk. The line of a Consul itself names none.
+/// Returns the datacentres that were read or restored from disk. The status entry of a Consul server itself is not one.
 fn datacentres(lines: &SourceStatusMap) -> BTreeSet<ClusterId> {
     let known = lines.iter().filter(|(name, facts)| {
         facts.kind == "consul" && name.contains('/') && (facts.synced || facts.restored.is_some())
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_stores_objects_what_changes_is_appended_and_found_after_a_restart() {
+    fn changed_objects_of_a_store_are_appended_and_restored() {
         let origin = StateOrigin {
             domain: "cluster.local".into(),
             trust_domain: "cluster.local".into(),
@@ -256,7 +254,7 @@ mod tests {
         let facts = SourceFacts::starting("config", "");
         let lines = SourceStatusMap::from([(Arc::clone(&name), facts)]);
         let mut before = WrittenOthers::default();
-        // Returns the bytes written, and which files there are.
+        // Returns the bytes written, and the number of files.
         let mut write = |objects: &Collection, stand_ins: &[StandIn]| {
             let files = Arc::default();
             let held = RememberedObjects { objects: objects.clone(), files };
@@ -294,17 +292,17 @@ mod tests {
         let (bytes, files) = write(&objects, &[]);
         assert!(bytes < 1000 && files == 1, "{bytes} bytes");
 
-        // One that makes no sense is kept as it was when it last did: that is no change.
+        // For an invalid object, the last valid version is stored. Nothing changes on disk.
         let (now, good) = (object("new", "*"), object("new", "c.example"));
         objects.insert(key("new"), now.clone());
         let stand_in = StandIn { key: key("new"), now, good };
         assert_eq!(write(&objects, std::slice::from_ref(&stand_in)), (0, 1));
-        // What it was says nothing of what it is by now.
+        // The last valid version no longer applies, because the object changed again.
         objects.insert(key("new"), object("new", "d.example"));
         let (bytes, files) = write(&objects, &[stand_in]);
         assert!((1..1000).contains(&bytes) && files == 1, "{bytes} bytes");
 
-        // As much as the file: it is written anew.
+        // The journal has reached the length of the file, so the file is rewritten.
         let mut changes = 0;
         while write(&objects, &[]).1 == 1 {
             changes += 1;

@@ -1,4 +1,4 @@
-//! What became of writing: what the files say then.
+//! The outcome of a write: the content of the files afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,29 +8,29 @@ use strait_identity::token::IssuerKeys;
 use strait_mesh::push::PushContext;
 use strait_model::{ClusterId, RememberedObjects, StandIn};
 
-/// What the files say, as far as this process wrote them.
+/// The content of the files, as far as this process wrote them.
 #[derive(Clone, Default)]
 pub(super) struct WrittenClusters {
     pub(super) context: Option<Arc<PushContext>>,
     pub(super) held: Arc<ServedClusters>,
     pub(super) others: WrittenOthers,
     pub(super) mesh: Option<Arc<BTreeMap<String, String>>>,
-    /// Whether the list of members has been written since these are held.
+    /// Whether the list of members has been written since `held` last changed.
     pub(super) members: bool,
 }
 
-/// What came of it.
+/// The outcome of one write.
 pub(super) struct WriteOutcome {
     /// Bytes written.
     pub(super) bytes: usize,
-    /// What the files say now.
+    /// The content of the files after the write.
     pub(super) written: WrittenClusters,
-    /// What could not be written: the first of it.
+    /// The first error of the write.
     pub(super) trouble: io::Result<()>,
 }
 
 impl WriteOutcome {
-    /// Nobody knows what the files say.
+    /// Returns the outcome of a write that panicked. The content of the files is unknown.
     pub(super) fn failed(error: &tokio::task::JoinError) -> Self {
         Self {
             bytes: 0,
@@ -39,7 +39,7 @@ impl WriteOutcome {
         }
     }
 
-    /// Counts what was written; whether it was.
+    /// Adds the written bytes or keeps the first error. Returns whether the write succeeded.
     pub(super) fn note(&mut self, result: io::Result<usize>) -> bool {
         match result {
             Ok(bytes) => self.bytes += bytes,
@@ -54,20 +54,21 @@ impl WriteOutcome {
     }
 }
 
-/// What each store of objects holds, by its name.
+/// The objects of each store, by the store's name.
 pub type StoreStates = BTreeMap<Arc<str>, RememberedObjects>;
 
-/// Objects that make no sense, each with what it was when it last did.
+/// Invalid objects, each with its last valid version.
 pub type StandIns = Vec<StandIn>;
 
-/// By which keys the tokens of each cluster are signed.
+/// The keys that sign the tokens of each cluster.
 pub type Issuers = BTreeMap<ClusterId, Arc<IssuerKeys>>;
 
-/// What the files say, as far as this process wrote them.
+/// The content of the files of sources that are not member clusters, as far as this process wrote
+/// them.
 #[derive(Clone, Default)]
 pub(super) struct WrittenOthers {
     pub(super) datacentres: BTreeSet<ClusterId>,
-    /// With what stands in for what makes no sense in its place.
+    /// The objects of each store. Invalid objects are replaced by their last valid version.
     pub(super) stores: StoreStates,
     pub(super) issuers: Arc<Issuers>,
 }
@@ -75,7 +76,7 @@ pub(super) struct WrittenOthers {
 /// The clusters whose data is served.
 pub(super) type ServedClusters = BTreeMap<ClusterId, StatusRecord>;
 
-/// What is written of a cluster's status, but for times.
+/// The stored part of a cluster's status, without times.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct StatusRecord {
     pub(super) uid: Option<String>,

@@ -1,4 +1,4 @@
-//! What files of last-known-good state hold, as values.
+//! The values that the files of last-known-good state contain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use strait_model::{
     ClusterFacts, ClusterId, Collection, Hostname, Mode, NetworkId, ObjectFiles, Workloads,
 };
 
-/// What the names and identities in a file depend on: with other settings it is not read.
+/// Settings on which the names and identities in a file depend. A file written with other settings
+/// is not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateOrigin {
     /// `--domain`.
@@ -20,24 +21,25 @@ pub struct StateOrigin {
     pub system_namespace: Arc<str>,
 }
 
-/// What one cluster's registry was known to say.
+/// The last known contents of one cluster's registry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardState {
     /// The cluster.
     pub cluster: ClusterId,
-    /// The UID of its `kube-system`, where that was known.
+    /// The UID of its namespace `kube-system`, if it was known.
     pub uid: Option<Arc<str>>,
-    /// The network that its system namespace named.
+    /// The network in the label of its system namespace.
     pub network_label: Option<NetworkId>,
     /// Its pods.
     pub workloads: Workloads,
-    /// What else it reported of itself.
+    /// Further facts that the cluster reported: localities, unready pods, gateways, workload
+    /// entries, traffic rules.
     pub facts: ClusterFacts,
     /// Its services.
     pub services: BTreeMap<Hostname, ServiceRecord>,
 }
 
-/// What one datacentre of Consul was known to say.
+/// The last known contents of one datacentre of Consul.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DatacentreState {
     /// The name of its shard.
@@ -46,7 +48,7 @@ pub struct DatacentreState {
     pub services: BTreeMap<Hostname, ServiceRecord>,
 }
 
-/// The objects of the mesh that one store was known to hold.
+/// The last known objects of the mesh in one store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredObjects {
     /// The store's name.
@@ -55,63 +57,64 @@ pub struct StoredObjects {
     pub objects: Collection,
 }
 
-/// In which files the objects are of a store that is a directory.
+/// The file of each object, for a store that is a directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredFiles {
     /// The store's name.
     pub store: Arc<str>,
-    /// Its objects by file, Secrets among them by name.
+    /// Object keys by file. Secrets are listed by name only.
     pub files: Arc<ObjectFiles>,
 }
 
-/// By which keys the tokens of one cluster are signed. They are public.
+/// The public keys that sign the tokens of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerState {
     /// The cluster.
     pub cluster: ClusterId,
-    /// Who issues them.
+    /// The issuer of the tokens.
     pub issuer: Arc<str>,
     /// The keys, as a JSON Web Key Set.
     pub key_set: String,
 }
 
-/// What was known of the members beside what they hold, and of the mesh.
+/// The last known list of members, without their contents, and the mesh's ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MembersState {
-    /// The clusters whose contents are kept.
+    /// The clusters whose contents are stored.
     pub members: BTreeMap<ClusterId, Note>,
-    /// When other sources had last answered, by name, in milliseconds since the Unix epoch.
+    /// When each other source last responded, by name, in milliseconds since the Unix epoch.
     pub sources: BTreeMap<Arc<str>, u64>,
-    /// The data of the mesh's ConfigMap, where there was one.
+    /// The data of the mesh's ConfigMap, if it existed.
     pub mesh: Option<BTreeMap<String, String>>,
-    /// When the Secrets were made that held the clusters first, in seconds since the Unix epoch.
+    /// When the Secret that first defined each cluster was created, in seconds since the Unix
+    /// epoch.
     pub created: BTreeMap<ClusterId, i64>,
 }
 
-/// What was known of a member beside what it holds.
+/// The last known settings of a member, without its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The Secret that held it, as `namespace/name`; none for the config cluster.
+    /// The Secret that defines the cluster, as `namespace/name`; `None` for the config cluster.
     pub secret: Option<Arc<str>>,
-    /// The network that the Secret fixed.
+    /// The network that the Secret sets.
     pub network: Option<NetworkId>,
-    /// What an operator had asked for it.
+    /// The mode that an operator set for the cluster.
     pub mode: Mode,
-    /// When its API server had last answered, in milliseconds since the Unix epoch.
+    /// When its API server last responded, in milliseconds since the Unix epoch.
     pub last_contact: Option<u64>,
 }
 
-/// What has files of its own.
+/// A kind of state with dedicated files, one per source.
 pub(super) trait StateKind: Encode {
-    /// What their names begin with.
+    /// The prefix of the file names.
     const KIND: &'static str;
 
-    /// What of it is appended to a journal.
+    /// The changes that are appended to a journal.
     type Delta: Encode;
 
-    /// Which one of that kind it is.
+    /// Returns the name of the source, unique within the kind.
     fn name(&self) -> &str;
 
-    /// Takes what is otherwise now.
+    /// Applies the changes of a journal record.
     fn apply(&mut self, delta: Self::Delta);
 }

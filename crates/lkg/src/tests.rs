@@ -26,7 +26,7 @@ fn origin() -> StateOrigin {
     }
 }
 
-/// Every value of every field sooner or later, in all sorts of company.
+/// A generator of random values: over many seeds, every field takes every value, in all combinations.
 struct Dice(StdRng);
 
 impl Dice {
@@ -72,7 +72,7 @@ impl Dice {
                 locality: dice.locality(),
                 network: dice.flip().then(|| dice.text().as_ref().into()),
                 tls_mode: dice.of(&[TlsMode::Istio, TlsMode::Disabled]),
-                // Not kept.
+                // Labels are not stored.
                 labels: None,
             }),
         }
@@ -265,7 +265,7 @@ fn dice(seed: u64) -> Dice {
     Dice(StdRng::seed_from_u64(seed))
 }
 
-/// The shard of `cluster` that differs with `seed`.
+/// Returns a shard of `cluster` that varies with `seed`.
 fn shard(cluster: &str, seed: u64) -> ShardState {
     dice(seed).shard(cluster)
 }
@@ -294,7 +294,7 @@ fn stored(name: &str, spec: serde_json::Value) -> Arc<serde_json::Value> {
     }))
 }
 
-/// What a datacentre held, and what a store did, that differ with `seed`.
+/// Returns the state of a datacentre and of a store that vary with `seed`.
 fn others(seed: u64) -> (DatacentreState, StoredObjects) {
     let mut dice = dice(seed);
     let ShardState { services, .. } = dice.shard("");
@@ -308,7 +308,7 @@ fn others(seed: u64) -> (DatacentreState, StoredObjects) {
 }
 
 #[test]
-fn in_which_files_objects_are_is_kept_beside_them() {
+fn files_of_objects_are_stored_separately() {
     let key = |kind: &str, name: &str| ObjectKey {
         kind: kind.into(),
         group: "".into(),
@@ -342,7 +342,7 @@ fn files(directory: &TempDir) -> Vec<PathBuf> {
 }
 
 #[test]
-fn whatever_is_written_is_read_back_and_written_alike_again() {
+fn values_survive_a_round_trip_with_equal_bytes() {
     for seed in 0..200 {
         let east = shard("east", seed);
         let (bytes, _) = to_file(&east, &origin());
@@ -361,7 +361,7 @@ fn whatever_is_written_is_read_back_and_written_alike_again() {
 }
 
 #[test]
-fn a_file_cut_anywhere_is_refused() {
+fn truncated_file_is_refused() {
     let (bytes, _) = to_file(&shard("east", 7), &origin());
     for length in 0..bytes.len() {
         let flaw = open_file::<ShardState>(&bytes[..length], &origin()).expect_err("cut");
@@ -373,7 +373,7 @@ fn a_file_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn a_file_with_any_bit_flipped_is_refused() {
+fn file_with_a_flipped_bit_is_refused() {
     let (bytes, _) = to_file(&dice(1).service_only(), &origin());
     for at in 0..bytes.len() * 8 {
         let mut damaged = bytes.clone();
@@ -383,7 +383,7 @@ fn a_file_with_any_bit_flipped_is_refused() {
 }
 
 impl Dice {
-    /// A small shard, for tests that go through every bit.
+    /// Returns a small shard, for tests that flip every bit.
     fn service_only(&mut self) -> ShardState {
         let services = [(
             Hostname::from("a"),
@@ -404,7 +404,7 @@ impl Dice {
 }
 
 #[test]
-fn nonsense_under_a_good_checksum_is_refused_and_costs_little() {
+fn decoding_random_bytes_does_not_panic() {
     use super::codec::{Encode as _, StateDecoder};
     for seed in 0..20_000 {
         let mut dice = dice(seed);
@@ -416,7 +416,7 @@ fn nonsense_under_a_good_checksum_is_refused_and_costs_little() {
             bytes[at] = dice.0.random();
             bytes.split_off(36)
         };
-        // Whatever comes of it, it ends and does not panic.
+        // Decoding may fail, but it ends and does not panic.
         let _ = ShardState::read(&mut StateDecoder::new(&bytes));
         let _ = MembersState::read(&mut StateDecoder::new(&bytes));
         let _ = DatacentreState::read(&mut StateDecoder::new(&bytes));
@@ -425,7 +425,7 @@ fn nonsense_under_a_good_checksum_is_refused_and_costs_little() {
 }
 
 #[test]
-fn a_file_is_refused_with_the_reason() {
+fn invalid_file_is_refused_with_the_reason() {
     let (good, _) = to_file(&shard("east", 3), &origin());
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
@@ -457,14 +457,14 @@ fn a_file_is_refused_with_the_reason() {
         let refused = refused.expect("a reason").to_string();
         assert!(refused.contains(reason), "{name}: {refused}");
         assert!(refused.contains(&*newest.to_string_lossy()), "{name}: {refused}");
-        // The next one goes beyond the bad one, whatever that was.
+        // The next generation is above the refused one.
         second.put(&shard("east", 4)).expect("written");
         assert_eq!(store(&directory).read::<ShardState>("east"), (Some(shard("east", 4)), None));
     }
 }
 
 #[test]
-fn some_generations_are_kept_and_equal_ones_not_written_again() {
+fn generations_are_limited_and_equal_state_is_not_rewritten() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut first = store(&directory);
     for seed in 0..10 {
@@ -478,7 +478,7 @@ fn some_generations_are_kept_and_equal_ones_not_written_again() {
     assert_eq!(clusters(&mut second), ["a.b", "east"]);
     assert_eq!(second.read::<ShardState>("east"), (Some(shard("east", 9)), None));
     assert_eq!(second.members(), (Some(members(9)), None));
-    // Known from what was read, too.
+    // The content of the newest file is known from reading, too.
     assert_eq!(second.put(&shard("east", 9)).expect("nothing to do"), 0);
     second.forget_others::<ShardState>(["a.b", "west"].into_iter()).expect("removed");
     assert_eq!(clusters(&mut store(&directory)), ["a.b"]);
@@ -486,12 +486,12 @@ fn some_generations_are_kept_and_equal_ones_not_written_again() {
 }
 
 #[test]
-fn sources_of_any_name_have_files_of_their_own() {
+fn sources_with_any_name_have_separate_files() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut first = store(&directory);
     let (datacentre, objects) = others(1);
     first.put(&datacentre).expect("written");
-    // Of the longest there are, names differ at the end.
+    // The longest names differ only at the end.
     let long = ["a", "b"].map(|end| StoredObjects {
         store: format!("fs:///{}{end}", "x/".repeat(1000)).into(),
         ..objects.clone()
@@ -513,7 +513,7 @@ fn sources_of_any_name_have_files_of_their_own() {
 }
 
 #[test]
-fn a_write_that_was_cut_short_leaves_the_file_before() {
+fn interrupted_write_leaves_the_previous_file() {
     let directory = tempfile::tempdir().expect("a directory");
     store(&directory).put(&shard("east", 1)).expect("written");
     let (half, _) = to_file(&shard("east", 2), &origin());
@@ -526,7 +526,7 @@ fn a_write_that_was_cut_short_leaves_the_file_before() {
 }
 
 #[test]
-fn files_are_their_owners_alone() {
+fn files_are_readable_by_their_owner_only() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().expect("a directory");
     store(&directory).put(&shard("east", 1)).expect("written");
@@ -535,9 +535,9 @@ fn files_are_their_owners_alone() {
     assert_eq!(mode(&files(&directory)[0]), 0o600);
 }
 
-/// 100,000 endpoints with their pods in one cluster. The times are printed.
+/// 100,000 endpoints with their pods in one cluster. The test prints the durations.
 #[test]
-fn a_hundred_thousand_endpoints_stay_small() {
+fn file_of_100000_endpoints_stays_below_10_megabytes() {
     let began = std::time::Instant::now();
     let directory = tempfile::tempdir().expect("a directory");
     let large = large(100_000);
@@ -609,13 +609,13 @@ fn large(count: u32) -> ShardState {
     ShardState { cluster: "east".into(), uid, network_label, workloads, facts, services }
 }
 
-/// The folder of state files that an earlier version wrote.
+/// Returns the folder of state files that an earlier version wrote.
 fn earlier(version: u32) -> PathBuf {
     strait_base::testing::repository().join(format!("tests/lkg/format-{version}"))
 }
 
-/// What the files in `tests/lkg` hold, each of one cluster, datacentre and store. Every kind of field is there.
-/// Endpoints have labels since format 7.
+/// Returns the content of the files in `tests/lkg`: one cluster, one datacentre and one store, with every kind
+/// of field. Endpoints have labels since format 7.
 fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, MembersState) {
     let key = |name: &str| WorkloadKey::new("shop", name);
     let locality = Arc::new(Locality::parse("r/z/s"));
@@ -764,7 +764,7 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
     (shard, datacentre, objects, members)
 }
 
-/// What an upgrade finds on the disk. The files were written by the last version of each format.
+/// An upgrade reads the files that the last version of each format wrote.
 #[test]
 fn state_of_earlier_versions_is_read() {
     for version in OLDEST..=VERSION {
@@ -778,7 +778,7 @@ fn state_of_earlier_versions_is_read() {
     }
 }
 
-/// Files of each kind, for the corpus of [`strait_base::testing::fuzz`].
+/// Returns files of each kind, for the corpus of [`strait_base::testing::fuzz`].
 pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("shard", to_file(&shard("east", 7), &origin()).0),

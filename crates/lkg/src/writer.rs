@@ -1,7 +1,7 @@
-//! Writes what changed, soon after it changed, without anybody waiting for it.
+//! The task that writes changes soon after they happen. No other task waits for it.
 //!
-//! Takes the current version of the mesh as any other reader does. What changed follows from what two versions
-//! share, and is appended to the journal of its source; encoding and the disk are a blocking thread's work.
+//! It reads the current snapshot of the mesh like any other reader. The changes follow from the parts that two
+//! snapshots share, and are appended to the journal of their source. A blocking thread encodes and writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,53 +21,53 @@ use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
 use strait_sources::clusters::status::{ClusterIdHolder, ClusterStatus};
 
-/// How long what is new may wait for what comes with it. Proxies are sent changes in that time: writing takes a CPU,
-/// and they go first.
+/// The delay between a change and its write, so that related changes are written together. Proxies receive the change
+/// first, because writing takes a CPU.
 const DELAY: Duration = Duration::from_millis(250);
-/// The least time between two writes.
+/// The minimum time between two writes.
 const PACE: Duration = Duration::from_secs(2);
-/// How many times what a write took must pass before the next: under steady change, writing is to cost
-/// no more than a small part of one core.
+/// The pause after a write, as a multiple of the write's duration: under steady change, writing costs only a small
+/// part of one core.
 const REST: u32 = 30;
-/// The longest rest: a disk that stalled for a second is no reason to forget half a minute.
+/// The longest pause: after a disk stall of one second, a pause of 30 s would risk too many changes.
 const REST_MAX: Duration = Duration::from_secs(12);
-/// How often times of contact are written that alone have changed.
+/// How often times of contact are written if nothing else has changed.
 const CONTACTS: Duration = Duration::from_secs(30);
 
-/// What the writer needs. A clone goes on where the other was.
+/// The inputs of the writer. A clone continues where the original stopped.
 #[derive(Clone)]
 pub struct Writer {
-    /// Where it writes.
+    /// The directory to write to.
     pub store: Arc<Mutex<StateDirectory>>,
-    /// What it writes.
+    /// The current snapshot of the mesh.
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
-    /// How the members fare.
+    /// The status of the members.
     pub statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
-    /// What it writes of sources that are no member cluster.
+    /// Sources that are not member clusters.
     pub others: Others,
     /// The data of the mesh's ConfigMap.
     pub mesh: watch::Receiver<Option<Arc<BTreeMap<String, String>>>>,
-    /// Cancelled when the process is to end.
+    /// Cancelled when the process shuts down.
     pub drain: CancellationToken,
-    /// Told when the last state before that has been written, or can't be.
+    /// Set to `true` once the final state has been written, or writing it has failed.
     pub saved: watch::Sender<bool>,
-    /// Told how writing fares.
+    /// Receives the status of writing.
     pub writes: watch::Sender<Writes>,
 }
 
-/// How writing fares.
+/// The status of writing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Writes {
-    /// When all was last written; `None` until then.
+    /// When the state was last written completely; `None` until then.
     pub last: Option<SystemTime>,
-    /// How often it could not be.
+    /// The number of failed writes.
     pub failures: u64,
-    /// Why it could not be the last time.
+    /// The reason why the last write failed; `None` if it succeeded.
     pub failing: Option<Arc<str>>,
 }
 
 impl Writer {
-    /// Writes until the process is to end, and then once more.
+    /// Writes changes until the process shuts down, and then a last time.
     pub async fn run(mut self) {
         let mut written = WrittenClusters::default();
         let mut contacts_at = Instant::now();
@@ -127,14 +127,14 @@ impl Writer {
                             writes.failing = Some(text.as_str().into());
                         });
                         trouble = Some(text);
-                        // What could not be written now is looked at again.
+                        // Retries what could not be written.
                         self.context.mark_changed();
                     }
                 }
             }
             if ending {
                 self.saved.send_replace(true);
-                // Whoever started this ends it; otherwise it would be started again.
+                // The supervisor ends this task. If the task returned, it would be restarted.
                 return std::future::pending().await;
             }
             let rest = (began.elapsed() * REST).clamp(PACE, REST_MAX);
@@ -145,14 +145,14 @@ impl Writer {
         }
     }
 
-    /// Waits until there is something new to write, and proxies have been sent it.
+    /// Waits until there are changes to write, and then gives proxies time to receive them.
     async fn news_settled(&mut self, written: &WrittenClusters) {
         self.news(written).await;
         tokio::time::sleep(DELAY).await;
     }
 
-    /// Waits until there is something new to write: another version, another source whose data is served,
-    /// or other objects.
+    /// Waits until there are changes to write: a new snapshot, a change of the clusters whose data is served, or other
+    /// objects.
     async fn news(&mut self, written: &WrittenClusters) {
         loop {
             tokio::select! {
@@ -177,8 +177,8 @@ fn held_by(statuses: &[ClusterStatus]) -> ServedClusters {
     statuses.iter().filter_map(kept).collect()
 }
 
-/// Whether these are the clusters whose data is served. Statuses have news all the time, of thousands of
-/// clusters: nothing is made for the look.
+/// Returns whether `held` matches the clusters whose data is served. Statuses of thousands of clusters change all the
+/// time, so nothing is allocated.
 fn are_held(held: &ServedClusters, statuses: &[ClusterStatus]) -> bool {
     let mut kept = statuses.iter().filter_map(|status| Some((status, status.kept.as_ref()?)));
     let is_held = |(status, kept): (&ClusterStatus, &ClusterIdHolder)| {
@@ -189,19 +189,20 @@ fn are_held(held: &ServedClusters, statuses: &[ClusterStatus]) -> bool {
         && kept.all(is_held)
 }
 
-/// One write.
+/// The input of one write.
 struct Work {
     before: WrittenClusters,
     now: Arc<PushContext>,
     statuses: Arc<Vec<ClusterStatus>>,
     others: others::StateToWrite,
     mesh: Option<Arc<BTreeMap<String, String>>>,
-    /// Whether times of contact are to be written, and what stands in journals for too long anew.
+    /// Whether to write times of contact too, and to rewrite the file of a journal that is too old.
     thorough: bool,
 }
 
 impl Work {
-    /// Writes what differs. A source that can't be written costs no other: all of it is written another time.
+    /// Writes the differences. If one source can't be written, the others are still written, and it is written
+    /// completely later.
     fn carry_out(self, store: &mut StateDirectory) -> WriteOutcome {
         let written =
             WrittenClusters { context: Some(Arc::clone(&self.now)), ..WrittenClusters::default() };
@@ -225,7 +226,7 @@ impl Work {
         } else {
             Arc::new(held_by(&self.statuses))
         };
-        // The update of a cluster that has only just been read may not have come through yet.
+        // The update of a cluster that was read only just now may not have arrived yet.
         let is_there = |id: &ClusterId| self.now.network_labels.contains_key(id);
         let labels = self.before.context.as_ref().map(|before| &before.network_labels);
         let as_before = Arc::ptr_eq(&held, &self.before.held)
@@ -242,7 +243,7 @@ impl Work {
         };
         let mut whole = BTreeSet::new();
         for (id, delta) in deltas.into_iter().flatten().filter(|(id, _)| is_known(id)) {
-            // Where that failed all of it is written.
+            // If appending fails, the complete state is written.
             match store.append::<ShardState>(id.as_str(), delta) {
                 Ok(Some(bytes)) => done.bytes += bytes,
                 Ok(None) | Err(_) => drop(whole.insert(id.clone())),
@@ -251,7 +252,7 @@ impl Work {
         if deltas.is_none() || !Arc::ptr_eq(&held, &self.before.held) {
             whole.extend(held.keys().filter(|id| !is_known(id)).cloned());
         }
-        // One at a time: to write them anew is in no hurry.
+        // One per write, because rewriting files is not urgent.
         let looked_at = |id: &&ClusterId| {
             self.thorough || deltas.is_some_and(|deltas| deltas.contains_key(*id))
         };
@@ -267,8 +268,7 @@ impl Work {
         done.written.held = held;
     }
 
-    /// The list of members: where another cluster is in it or something else is stated of one, and else with the times
-    /// of contact now and then.
+    /// Writes the list of members if a cluster or a setting of one changed, or if times of contact are due.
     fn members(&self, store: &mut StateDirectory, done: &mut WriteOutcome) {
         let (before, held) = (&self.before, &done.written.held);
         let is_same = before.members
@@ -281,7 +281,7 @@ impl Work {
             if !done.note(store.put_members(&members)) {
                 return;
             }
-            // A Secret that can't be used just now still names its cluster, and so do standbys.
+            // A Secret that is currently unusable still names its cluster, and so does a standby.
             let named = self.statuses.iter().map(|status| status.id.as_str());
             if !done.note(store.forget_others::<ShardState>(named).map(|()| 0)) {
                 return;
@@ -319,7 +319,7 @@ impl Work {
     }
 }
 
-/// What the mesh holds of these clusters, each with its UID. Shares everything with the mesh.
+/// Returns the contents of these clusters in the mesh, each with its UID. All parts are shared with the mesh.
 pub(super) fn shards<'a>(
     context: &PushContext,
     clusters: impl Iterator<Item = (&'a ClusterId, Option<Arc<str>>)>,
@@ -358,7 +358,7 @@ mod tests {
     use strait_model::testing::{endpoint, service, shard};
 
     #[test]
-    fn what_a_source_says_is_kept_though_it_counts_for_nothing_just_now() {
+    fn record_is_stored_while_another_source_owns_the_name() {
         let dc = ClusterId::from("consul/dc1");
         let said = |key: ShardKey, namespace: &str, address: &str| {
             let service = service("web.ns").with(|service| service.namespace = namespace.into());
@@ -379,7 +379,7 @@ mod tests {
         };
         assert_eq!(kept_of(&alone), "10.0.0.1");
 
-        // An entry of another namespace has the name now.
+        // A ServiceEntry of another namespace takes over the name.
         mesh.apply(MeshEvent::Registry(said(ShardKey::service_entries(), "shop", "10.0.0.9")));
         let (taken, _) = mesh.next_version().expect("there is one");
         assert!(taken.services.values().all(|one| one.by_cluster.get(&dc).is_none()));
@@ -405,10 +405,10 @@ mod tests {
         ClusterStatus { kept: Some(ClusterIdHolder { uid: None }), ..ClusterStatus::live(id) }
     }
 
-    /// Of two clusters that can't be written for a while, and of the one of which nothing else is wrong, what is read
-    /// is what was reported last: not what was appended before, with what was written afterwards.
+    /// Two clusters, of which both and later only one can't be written for a while: reading returns the last reported
+    /// state. It never combines old journal records with a newer file.
     #[test]
-    fn a_source_that_could_not_be_written_is_written_whole_and_holds_up_no_other() {
+    fn failed_source_is_rewritten_completely_without_blocking_others() {
         let origin = StateOrigin {
             domain: "cluster.local".into(),
             trust_domain: "cluster.local".into(),
@@ -460,7 +460,7 @@ mod tests {
         holds(&now, "east");
         holds(&now, "west");
 
-        // Appended, and then neither appended nor written.
+        // One change is appended. The next can be neither appended nor written.
         says(&mut mesh, "east", "web.ns", "10.0.0.2", false);
         assert!(write(&mut mesh, &mut store).1);
         let away = directory.path().join("away");
@@ -469,7 +469,7 @@ mod tests {
         says(&mut mesh, "east", "web.ns", "10.0.0.3", false);
         says(&mut mesh, "east", "db.ns", "10.0.0.9", false);
         assert!(!write(&mut mesh, &mut store).1);
-        // Back to what it was: between what is on disk and now nothing differs of this one.
+        // This change is reverted, so the state on disk and the current state of this service are equal.
         says(&mut mesh, "east", "web.ns", "10.0.0.2", false);
         std::fs::remove_file(&path).expect("removed");
         std::fs::rename(&away, &path).expect("renamed");
@@ -478,7 +478,7 @@ mod tests {
         holds(&now, "east");
         holds(&now, "west");
 
-        // Of one source alone.
+        // Only one source can't be written.
         let journal = |cluster: &str| {
             let names = std::fs::read_dir(&path).expect("there").flatten();
             let names = names.filter_map(|entry| entry.file_name().into_string().ok());

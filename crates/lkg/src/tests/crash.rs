@@ -1,4 +1,5 @@
-//! A process or a machine that stops while state is written: what is read afterwards was current before.
+//! Crashes of the process or the machine during a write: reading returns the state from before or after the
+//! write.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use strait_mesh::testing::settings;
 use strait_model::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 
 const NAMES: [&str; 3] = ["cart.shop", "web.shop", "db.data"];
-/// Enough for every way to write, and for the oldest files to go.
+/// Enough for every kind of write, and for the oldest generations to be removed.
 const WRITES: usize = 16;
 
-/// A mesh of one cluster, and what that is known to say.
+/// A mesh of one cluster, and the workloads that the cluster reported.
 struct World {
     dice: Dice,
     mesh: MeshState,
@@ -33,7 +34,7 @@ impl World {
         Self { dice: dice(seed), mesh, context, workloads: Workloads::default() }
     }
 
-    /// Something happens, which changes what the cluster says nearly always. Returns what differs.
+    /// Applies a random change, which nearly always changes the cluster's report. Returns the differences.
     fn change(&mut self) -> Option<Delta> {
         let mut contents = Contents::default();
         let dice = &mut self.dice;
@@ -41,7 +42,7 @@ impl World {
             let host = Hostname::from(dice.of(&NAMES));
             let before = self.context.services.get(&host).and_then(|one| one.reported().next());
             let mut record = match before.filter(|_| dice.flip()) {
-                // Its endpoints alone.
+                // Only its endpoints change.
                 Some((_, record)) => record,
                 None => {
                     let mut service = dice.service();
@@ -105,8 +106,8 @@ fn with(disk: &Disk) -> TempDir {
     directory
 }
 
-/// What a disk may hold when a write stops, where it held `before` and would have held `after`. Of the bytes of
-/// a file `at` says where it may end.
+/// Returns the possible contents of a disk after a crash during the write that turns `before` into `after`.
+/// `at` returns the offsets, within the written bytes, at which the write may stop.
 fn stops(before: &Disk, after: &Disk, at: &mut dyn FnMut(usize) -> Vec<usize>) -> Vec<Disk> {
     let mut stops = vec![before.clone(), after.clone()];
     let mut renamed = before.clone();
@@ -122,12 +123,12 @@ fn stops(before: &Disk, after: &Disk, at: &mut dyn FnMut(usize) -> Vec<usize>) -
                 stop
             };
             stops.push(with(begun.to_vec()));
-            // The length of a file may be on the disk before what is in it.
+            // The length of a file may reach the disk before its content.
             stops.push(with([begun, &vec![0; rest.len()]].concat()));
         }
         renamed.insert(name.clone(), bytes.clone());
     }
-    // The oldest file goes last, and what was appended to it behind it.
+    // The oldest file is removed last, and then its journal.
     stops.push(renamed.clone());
     for gone in before.keys().filter(|name| !after.contains_key(*name)) {
         if gone.ends_with(".lkg") {
@@ -139,7 +140,7 @@ fn stops(before: &Disk, after: &Disk, at: &mut dyn FnMut(usize) -> Vec<usize>) -
 }
 
 #[test]
-fn whatever_stops_a_write_what_is_read_was_current_before_or_after_it() {
+fn crash_during_a_write_leaves_the_state_from_before_or_after() {
     let mut ways = BTreeMap::<&str, usize>::new();
     for seed in 0..10 {
         let mut world = World::new(seed);
@@ -150,7 +151,7 @@ fn whatever_stops_a_write_what_is_read_was_current_before_or_after_it() {
             let (was, held) = (world.shard(), disk(&directory));
             let Some(delta) = world.change() else { continue };
             let now = world.shard();
-            // Files are written anew at any moment.
+            // A complete file may be written at any time.
             let appended = match world.dice.upto(4) {
                 0 => None,
                 _ => writing.append::<ShardState>("east", &delta).expect("appended"),
@@ -175,7 +176,7 @@ fn whatever_stops_a_write_what_is_read_was_current_before_or_after_it() {
                 if stopped == &then {
                     assert!(read == now && refused.is_none(), "{name}");
                 }
-                // What comes after is not lost, whatever was found.
+                // Later writes succeed, whatever the crash left.
                 if number % 7 == 0 {
                     reading.put(&now).expect("written");
                     assert_eq!(store(&found).read("east"), (Some(now.clone()), None), "{name}");
@@ -186,9 +187,9 @@ fn whatever_stops_a_write_what_is_read_was_current_before_or_after_it() {
     assert!(ways["appended"] > 40 && ways["whole"] > 20, "{ways:?}");
 }
 
-/// A journal goes on from one file and no other, and one that grew too long becomes a file.
+/// A journal belongs to exactly one file. A journal that grows too long is replaced by a new file.
 #[test]
-fn a_journal_is_bounded_and_belongs_to_its_file() {
+fn journal_is_bounded_and_belongs_to_one_file() {
     let mut world = World::new(7);
     let directory = tempfile::tempdir().expect("a directory");
     let mut writing = store(&directory);
@@ -208,7 +209,7 @@ fn a_journal_is_bounded_and_belongs_to_its_file() {
     assert!(disk(&directory).len() <= 2 * GENERATIONS, "{:?}", disk(&directory).keys());
     assert_eq!(store(&directory).read("east"), (Some(world.shard()), None));
 
-    // Put beside another file, it says nothing.
+    // Next to another file, the journal is ignored.
     let mut mixed = disk(&directory);
     let journal = mixed.keys().rfind(|name| name.ends_with(".journal")).cloned().expect("one");
     let (other, _) = to_file(&shard("east", 3), &origin());
@@ -220,7 +221,7 @@ fn a_journal_is_bounded_and_belongs_to_its_file() {
 }
 
 #[test]
-fn a_journal_that_is_as_long_as_its_file_is_named_to_be_written_anew() {
+fn journal_as_long_as_its_file_is_due_for_rewriting() {
     let mut world = World::new(8);
     let directory = tempfile::tempdir().expect("a directory");
     let mut writing = store(&directory);
@@ -239,11 +240,11 @@ fn a_journal_that_is_as_long_as_its_file_is_named_to_be_written_anew() {
 }
 
 #[test]
-fn a_file_larger_than_any_that_is_written_is_refused_unread() {
+fn oversized_file_is_refused_without_reading_it() {
     let directory = tempfile::tempdir().expect("a directory");
     store(&directory).put(&shard("east", 1)).expect("written");
     let newest = files(&directory).pop().expect("one");
-    // Their bytes are nowhere: nobody who doesn't look for them finds them.
+    // Sparse files: the added bytes take no space on disk.
     let sparse = |path: &Path, bytes: u64| {
         let file = fs::OpenOptions::new().create(true).append(true).open(path).expect("opened");
         file.set_len(bytes).expect("longer");
