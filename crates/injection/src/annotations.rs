@@ -1,7 +1,7 @@
-//! What a pod's annotations ask of its sidecar: Istio's names, where they have a meaning here.
+//! Parsing of a pod's annotations: Istio's names, as far as this sidecar supports them.
 //!
-//! A value that can't be followed refuses the pod: a sidecar that listens to another port than its owner wrote, or to
-//! none, would be found out by an outage.
+//! A pod with an invalid value is refused. Otherwise only an outage would reveal that the sidecar ignores a port or a
+//! range that the pod's owner configured.
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use strait_base::codes;
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "critical", "off"];
 
-/// What is redirected, by annotation: the agent's flag, and what its value is a list of.
+/// Annotations for the redirection of traffic: their name, the flag of the agent, and the kind of list in their value.
 const TRAFFIC: [(&str, &str, AnnotatedList); 7] = [
     ("includeOutboundIPRanges", "--include-outbound-ranges", AnnotatedList::RangesOrAll),
     ("excludeOutboundIPRanges", "--exclude-outbound-ranges", AnnotatedList::Ranges),
@@ -25,7 +25,7 @@ const TRAFFIC: [(&str, &str, AnnotatedList); 7] = [
     ("excludeInterfaces", "--exclude-interfaces", AnnotatedList::Interfaces),
 ];
 
-/// What a sidecar gets of the machine, by annotation.
+/// Annotations for the resources of a sidecar: their name, `requests` or `limits`, and the resource.
 const RESOURCES: [(&str, &str, &str); 4] = [
     ("proxyCPU", "requests", "cpu"),
     ("proxyMemory", "requests", "memory"),
@@ -42,24 +42,24 @@ enum AnnotatedList {
     Interfaces,
 }
 
-/// What one pod asks of its sidecar.
+/// The sidecar options of one pod, from its annotations and the settings.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SidecarWishes {
     pub(super) image: String,
     pub(super) native: bool,
-    /// Whether the application is to start only once its sidecar is ready.
+    /// Whether the application starts only after its sidecar is ready.
     pub(super) holds_application: bool,
     pub(super) rewrites_probes: bool,
-    /// Whether the agent answers questions for names.
+    /// Whether the agent answers the pod's DNS queries.
     pub(super) dns: bool,
     pub(super) redirect_flags: Vec<String>,
     pub(super) resources: Value,
     pub(super) envoy_arguments: Vec<String>,
-    /// How long connections may take to end, as the agent reads it.
+    /// How long connections may take to drain, in the syntax of the agent.
     pub(super) drain: Option<String>,
 }
 
-/// Of `proxy.istio.io/config`, what a sidecar can follow; the rest is for Istio's own agent.
+/// The supported fields of `proxy.istio.io/config`. Other fields are for Istio's agent and are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ProxyConfigText {
@@ -69,11 +69,11 @@ struct ProxyConfigText {
     proxy_metadata: ProxyMetadataText,
 }
 
-/// Of its `proxyMetadata` likewise.
+/// The supported entries of `proxyMetadata`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ProxyMetadataText {
-    /// A text in Istio's schema, and a boolean in many a file.
+    /// A string in Istio's schema, but often written as a boolean.
     #[serde(rename = "ISTIO_META_DNS_CAPTURE", deserialize_with = "boolean_text")]
     dns_capture: Option<bool>,
 }
@@ -129,8 +129,8 @@ fn redirect_flags(annotations: &Value) -> Result<Vec<String>, InjectRefusal> {
     Ok(flags)
 }
 
-/// What the sidecar asks for and may take. Where an annotation says anything of it, the annotations say it all: a limit of
-/// ours could be below a request of theirs.
+/// Returns the resources of the sidecar. If any annotation sets one, the defaults are not used, because a default limit
+/// could be below an annotated request.
 fn resources(annotations: &Value) -> Result<Value, InjectRefusal> {
     let mut asked = json!({});
     for (name, kind, resource) in RESOURCES {
@@ -160,7 +160,7 @@ fn envoy_arguments(
     if let Some(found) = ours("componentLogLevel") {
         arguments.extend(["--component-log-level".to_owned(), found.component_levels()?]);
     }
-    // Else Envoy takes a thread for each CPU of the node. 0 asks for that.
+    // Without `--concurrency`, Envoy starts one thread per CPU of the node. The value 0 selects that.
     let concurrency = concurrency.unwrap_or(2);
     if concurrency > 0 {
         arguments.extend(["--concurrency".to_owned(), concurrency.to_string()]);
@@ -168,7 +168,7 @@ fn envoy_arguments(
     Ok(arguments)
 }
 
-/// An annotation that is there.
+/// An existing annotation.
 struct Annotation<'a> {
     name: String,
     value: &'a str,
@@ -208,7 +208,7 @@ impl<'a> Annotation<'a> {
         }
     }
 
-    /// A quantity as Kubernetes writes it, such as 250m or 1.5Gi.
+    /// Parses a Kubernetes quantity such as 250m or 1.5Gi.
     fn quantity(&self) -> Result<&'a str, InjectRefusal> {
         let end = self.value.find(|c: char| !c.is_ascii_digit() && c != '.');
         let (number, unit) = self.value.split_at(end.unwrap_or(self.value.len()));

@@ -1,21 +1,21 @@
-//! How many pods came, and what became of them.
+//! Counters of the pods that the webhook handled, by result.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of a pod that the webhook was asked about.
+/// The result of one admission request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectionResult {
-    /// It has a sidecar.
+    /// The pod received a sidecar.
     Injected,
-    /// It is as it was.
+    /// The pod is unchanged.
     Skipped,
-    /// It is not made.
+    /// The pod was rejected.
     Refused,
-    /// What came was no question that can be answered.
+    /// The request was invalid.
     Failed,
 }
 
-/// Counts by result.
+/// The number of admission requests by result.
 #[derive(Debug, Default)]
 pub struct InjectionCounts([AtomicU64; 4]);
 
@@ -31,7 +31,7 @@ impl InjectionCounts {
         self.0[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Each result by its name, with its count.
+    /// Returns the name and the count of each result.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Self::RESULTS
             .iter()

@@ -1,5 +1,5 @@
-//! Metrics of the application are asked of the agent, which answers with Envoy's as well: Prometheus has no certificate
-//! of the mesh either.
+//! Metrics of the application. Prometheus has no certificate of the mesh, so it scrapes the agent, which returns the
+//! application's metrics together with Envoy's.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,8 @@ const PORT: &str = "prometheus.io/port";
 const PATH: &str = "prometheus.io/path";
 const MERGE: &str = "prometheus.istio.io/merge-metrics";
 
-/// Where the application's metrics are, as the agent is told; `None` where annotations tell of none.
+/// Returns the port and path of the application's metrics, for the agent. `None` if the annotations define none, or
+/// disable merging.
 pub(super) fn of_application(annotations: &Value) -> Option<Value> {
     if text(annotations, SCRAPE) != Some("true") || text(annotations, MERGE) == Some("false") {
         return None;
@@ -19,7 +20,7 @@ pub(super) fn of_application(annotations: &Value) -> Option<Value> {
     Some(json!({ "port": port, "path": text(annotations, PATH).unwrap_or("/metrics") }))
 }
 
-/// Leads those who ask for metrics to the agent.
+/// Points the scrape annotations at the agent.
 pub(super) fn redirect(annotations: &mut Fields) {
     annotations.insert(PORT.into(), json!("15020"));
     annotations.insert(PATH.into(), json!("/stats/prometheus"));

@@ -1,14 +1,14 @@
-//! Ways into a JSON object whose shape nobody has checked yet.
+//! Accessors for JSON objects of unknown shape.
 
 use serde_json::{Map, Value};
 
 use super::refusal::InjectRefusal;
 use strait_base::codes;
 
-/// Fields of an object.
+/// The fields of an object.
 pub(super) type Fields = Map<String, Value>;
 
-/// The object under `key`, made where there is none.
+/// Returns the object under `key`, and creates it if it is absent or null.
 pub(super) fn object<'a>(
     parent: &'a mut Fields,
     key: &str,
@@ -20,7 +20,7 @@ pub(super) fn object<'a>(
     value.as_object_mut().ok_or_else(|| misshapen(key, "an object"))
 }
 
-/// The list under `key`, made where there is none.
+/// Returns the list under `key`, and creates it if it is absent or null.
 pub(super) fn list<'a>(
     parent: &'a mut Fields,
     key: &str,
@@ -32,12 +32,12 @@ pub(super) fn list<'a>(
     value.as_array_mut().ok_or_else(|| misshapen(key, "a list"))
 }
 
-/// The elements of the list under `key`; none where there is no list.
+/// Returns the elements of the list under `key`, or an empty slice if `key` holds no list.
 pub(super) fn items<'a>(parent: &'a Value, key: &str) -> &'a [Value] {
     parent[key].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The text under `key`.
+/// Returns the string under `key`.
 pub(super) fn text<'a>(parent: &'a Value, key: &str) -> Option<&'a str> {
     parent[key].as_str()
 }

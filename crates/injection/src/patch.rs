@@ -1,8 +1,9 @@
-//! The difference of two JSON values as a JSON Patch (RFC 6902).
+//! Differences between two JSON values as a JSON Patch (RFC 6902).
 
 use serde_json::{Value, json};
 
-/// What makes `after` of `before`. Objects are compared by field; lists, whose elements have no names here, as a whole.
+/// Returns the patch that turns `before` into `after`. Objects are compared by field. Lists are compared as a whole,
+/// because their elements have no names here.
 pub(super) fn difference(before: &Value, after: &Value) -> Vec<Value> {
     let mut patch = Vec::new();
     compare(before, after, String::new(), &mut patch);

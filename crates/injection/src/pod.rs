@@ -1,4 +1,4 @@
-//! The pod with its sidecar: what `docs/guide/injection.md` says is added.
+//! Adds a sidecar to a pod, as described in `docs/guide/injection.md`.
 
 use serde_json::{Value, json};
 
@@ -12,26 +12,25 @@ use strait_model::{NETWORK_LABEL, TLS_MODE_LABEL};
 
 const INJECTED: &str = "strait.dev/injected";
 const REDIRECT: &str = "strait-redirect";
-/// Istio's name for the container that looks whether its plugin has done its work.
+/// Istio's name for the container that checks whether the CNI plugin has redirected the traffic.
 const TRIAL: &str = "istio-validation";
 const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
 const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// By which Istio's CNI plugin knows the pods that it is to redirect.
+/// The annotation by which Istio's CNI plugin recognizes pods to redirect.
 const ISTIO_STATUS: &str = "sidecar.istio.io/status";
 
-/// Volumes of the sidecar, and where it finds them.
+/// Volumes of the sidecar: name, mount path, and whether the mount is read-only.
 const VOLUMES: [(&str, &str, bool); 3] = [
     ("strait-token", "/var/run/secrets/tokens", true),
     ("strait-roots", "/var/run/secrets/istio", true),
     ("strait-run", "/var/run/strait", false),
 ];
 
-/// Puts a sidecar into a pod, or a template of pods.
+/// Adds a sidecar to a pod or a pod template.
 ///
-/// What the pod says itself stays: labels, annotations, containers, all but the probes and the place of metrics, which the
-/// sidecar answers for.
-/// Injecting twice changes nothing.
+/// Labels, annotations and containers of the pod stay unchanged, except for the probes and the metrics annotations,
+/// which point to the sidecar afterwards. Injecting twice changes nothing.
 pub fn inject(pod: &Value, place: PodPlace<'_>, settings: &InjectSettings) -> Injection {
     match try_inject(pod, place, settings) {
         Ok(injection) => injection,
@@ -132,10 +131,10 @@ fn warnings(pod: &Value, wishes: &SidecarWishes) -> Vec<String> {
     warnings
 }
 
-/// Puts ours in the order in which they have to start.
+/// Inserts the containers in the order in which they must start.
 ///
-/// A native sidecar runs before the pod's own init containers, which are then in the mesh as well. Else these run first, before
-/// anything is redirected: nobody would answer what they send.
+/// A native sidecar runs before the pod's own init containers, so these are in the mesh too. Without a native sidecar,
+/// the pod's init containers run before traffic is redirected, because no proxy would serve their connections.
 fn place_containers(
     spec: &mut Fields,
     mut sidecar: Value,
@@ -169,7 +168,7 @@ fn sidecar(
         value("STRAIT_DOMAIN", settings.domain.clone()),
         field("POD_NAME", "metadata.name"),
         field("POD_NAMESPACE", "metadata.namespace"),
-        // All addresses, by commas.
+        // All addresses, separated by commas.
         field("POD_IP", "status.podIPs"),
         field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
         field("NODE_NAME", "spec.nodeName"),
@@ -177,7 +176,7 @@ fn sidecar(
     if wishes.dns {
         environment.push(value("STRAIT_DNS", "true".to_owned()));
         if settings.redirection == Redirection::IstioCni {
-            // By which the plugin knows that it is to redirect questions for names as well.
+            // Tells the CNI plugin to redirect DNS queries as well.
             environment.push(value("ISTIO_META_DNS_CAPTURE", "true".to_owned()));
         }
     }
@@ -205,8 +204,8 @@ fn sidecar(
             { "name": "proxy-health", "containerPort": 15021, "protocol": "TCP" },
             { "name": "proxy-metrics", "containerPort": 15090, "protocol": "TCP" },
         ],
-        // The application waits for it where the sidecar is native: up to ten minutes, until it has a certificate and
-        // its configuration.
+        // The application waits for a native sidecar to have a certificate and its configuration, for up to ten
+        // minutes.
         "startupProbe": { "httpGet": ready, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 600 },
         "readinessProbe": { "httpGet": ready, "periodSeconds": 15, "timeoutSeconds": 3, "failureThreshold": 4 },
         "resources": wishes.resources,
@@ -239,7 +238,7 @@ fn redirect(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
             "allowPrivilegeEscalation": false,
             "capabilities": { "add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"] },
             "privileged": false,
-            // iptables keeps a lock in a file.
+            // iptables needs a lock file.
             "readOnlyRootFilesystem": false,
             "runAsGroup": 0,
             "runAsNonRoot": false,
@@ -248,8 +247,9 @@ fn redirect(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
     })
 }
 
-/// Ends the start of a pod whose connections the plugin did not redirect: it would run outside of the mesh, and nobody would
-/// notice. By its name and its exit code the plugin finds such pods, and sets their rules or has them made anew.
+/// Returns a container that stops the start of a pod if the CNI plugin did not redirect its connections. Without it,
+/// the pod would run outside of the mesh unnoticed. The plugin finds such pods by the container's name and exit code,
+/// and sets their rules or recreates the pods.
 fn trial(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
     json!({
         "name": TRIAL,
@@ -284,7 +284,7 @@ fn volumes() -> [Value; 3] {
     ]
 }
 
-/// What was added, in the form by which Istio's tools and its CNI plugin know it.
+/// Returns the list of added containers, in the format that Istio's tools and its CNI plugin read.
 fn istio_status(settings: &InjectSettings, native: bool) -> String {
     let sidecar = settings.redirection.sidecar();
     let (init, ordinary) =
@@ -299,12 +299,12 @@ fn istio_status(settings: &InjectSettings, native: bool) -> String {
     .to_string()
 }
 
-/// Sets what is not there.
+/// Sets a field that does not exist yet.
 fn set(fields: &mut Fields, key: &str, value: &str) {
     fields.entry(key).or_insert_with(|| json!(value));
 }
 
-/// What telemetry calls the pod's workload.
+/// The name and revision of the pod's workload in telemetry.
 struct WorkloadNames {
     name: String,
     revision: String,
@@ -324,7 +324,7 @@ impl WorkloadNames {
     }
 }
 
-/// Who made the pod: the Deployment behind a ReplicaSet, the CronJob behind a Job; else the pod itself.
+/// Returns the workload that created the pod: the Deployment of a ReplicaSet, the CronJob of a Job, or the pod itself.
 fn owner(metadata: &Value) -> Option<String> {
     let mut owners = items(metadata, "ownerReferences").iter();
     let Some(owner) = owners.find(|owner| owner["controller"] == true) else {
@@ -345,7 +345,7 @@ fn owner(metadata: &Value) -> Option<String> {
     Some(above.to_owned())
 }
 
-/// The text as far as a label may say it.
+/// Returns the longest prefix of the text that is a valid label value.
 fn label_value(text: &str) -> String {
     let mut end = text.len().min(63);
     while !text.is_char_boundary(end) {

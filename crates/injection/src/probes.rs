@@ -1,27 +1,27 @@
-//! Probes that come by the network are answered by the agent, which asks the application itself; so are the handlers of
-//! a container's life.
+//! Probes over the network, and lifecycle handlers, are redirected to the agent, which forwards them to the
+//! application.
 //!
-//! The kubelet has no certificate of the mesh: a sidecar that takes mTLS alone would turn it away. What runs in the
-//! container (`exec`) stays as it is, and so does what asks another host.
+//! The kubelet has no certificate of the mesh, so a sidecar that requires mTLS would reject its requests. Commands in
+//! the container (`exec`) and requests to another host stay unchanged.
 
 use serde_json::{Value, json};
 
 use super::object::{Fields, items, text};
 
-/// Where the agent answers.
+/// The port on which the agent answers probes.
 const AGENT_PORT: u16 = 15020;
 
 const KINDS: [(&str, &str); 3] =
     [("livenessProbe", "livez"), ("readinessProbe", "readyz"), ("startupProbe", "startupz")];
 
-/// Handlers of a container's life; by the network the kubelet knows them over HTTP only.
+/// Lifecycle handlers. Over the network, the kubelet supports only HTTP for them.
 const HANDLERS: [(&str, &str); 2] = [("postStart", "poststartz"), ("preStop", "prestopz")];
-/// For how long the agent waits for a handler's answer, in seconds. The kubelet gives up before: a handler has what a
-/// pod is given to end.
+/// How long the agent waits for a handler's response, in seconds. The kubelet gives up earlier: a handler is limited by
+/// the termination grace period of the pod.
 const HANDLER_LIMIT: u64 = 3600;
 
-/// Has the agent answer a container's probes and handlers. Tells the agent by path what to ask: an HTTP, TCP or gRPC probe
-/// with numbers for ports, and its time limit in seconds.
+/// Redirects a container's probes and handlers to the agent. Adds the original request to `told`, by path: an HTTP, TCP
+/// or gRPC probe with a numeric port, and its timeout in seconds.
 pub(super) fn redirect(container: &mut Value, told: &mut Fields) {
     let name = text(container, "name").unwrap_or_default().to_owned();
     for (field, word) in KINDS {
@@ -45,7 +45,7 @@ pub(super) fn redirect(container: &mut Value, told: &mut Fields) {
     }
 }
 
-/// The probe as the agent makes it; `None` where the kubelet goes on making it.
+/// Returns the probe for the agent to make; `None` if the kubelet continues to make it.
 fn asked(container: &Value, probe: &Value) -> Option<Value> {
     let kinds = ["httpGet", "tcpSocket", "grpc"];
     let (kind, given) = kinds.into_iter().find_map(|kind| {
@@ -53,11 +53,11 @@ fn asked(container: &Value, probe: &Value) -> Option<Value> {
         given.is_object().then(|| (kind, given.clone()))
     })?;
     let mut given = given;
-    // What a host is, the kubelet's node decides: 127.0.0.1 is the node's own.
+    // The kubelet resolves a host on the node: 127.0.0.1 is the node itself.
     if text(&given, "host").is_some_and(|host| !host.is_empty()) {
         return None;
     }
-    // Of a name that no port has, the API server says more than we could.
+    // If no port has the name, the API server's error is more precise than ours.
     let port = port(container, &given["port"])?;
     let fields = given.as_object_mut()?;
     fields.remove("host");
@@ -69,7 +69,7 @@ fn asked(container: &Value, probe: &Value) -> Option<Value> {
     Some(json!({ kind: given, "timeoutSeconds": limit }))
 }
 
-/// A port by its number, or by a name that the container gives one.
+/// Resolves a port by number, or by the name of a port of the container.
 fn port(container: &Value, port: &Value) -> Option<u16> {
     let number = match port.as_str() {
         None => port.as_u64(),

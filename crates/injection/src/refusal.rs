@@ -1,4 +1,4 @@
-//! How an injection ends.
+//! The results of an injection.
 
 use std::fmt;
 
@@ -6,34 +6,34 @@ use serde_json::Value;
 
 use strait_base::codes::Code;
 
-/// What became of a pod.
+/// The result of injecting one pod.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Injection {
-    /// It has a sidecar now.
+    /// The pod received a sidecar.
     Injected {
-        /// The pod with it.
+        /// The pod with its sidecar.
         pod: Value,
-        /// What its owner should know: it works, and not as they may think.
+        /// Warnings for the pod's owner: the pod works, but perhaps not as expected.
         warnings: Vec<String>,
     },
-    /// It stays as it is.
+    /// The pod is unchanged.
     Skipped(SkipReason),
-    /// It must not be made as it is.
+    /// The pod must not be created in this form.
     Refused(InjectRefusal),
 }
 
-/// Why a pod stays as it is.
+/// The reason why a pod is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SkipReason {
-    /// It says so itself.
+    /// The pod declines injection by label or annotation.
     Declined,
-    /// Its namespace is Kubernetes' own, or that of a cluster's storage.
+    /// The namespace belongs to Kubernetes or to a cluster's storage.
     NeverThere,
-    /// Its namespace is the control plane's, and it doesn't ask.
+    /// The namespace is the control plane's, and the pod does not request injection.
     SystemNamespace,
-    /// It uses its node's network, so nothing of it can be redirected.
+    /// The pod uses its node's network, so its traffic can't be redirected.
     HostNetwork,
-    /// It has its sidecar.
+    /// The pod already has its sidecar.
     Already,
 }
 
@@ -51,12 +51,12 @@ impl fmt::Display for SkipReason {
     }
 }
 
-/// Why a pod must not be made as it is.
+/// The reason why a pod must not be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InjectRefusal {
-    /// The kind of trouble, for `strait help`.
+    /// The error code, for `strait help`.
     pub code: &'static Code,
-    /// The fact, with the names of what it is about.
+    /// The reason, with the names of the affected fields.
     pub fact: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a pod must not have, for its traffic would pass the sidecar by or the two would stand in each other's way.
+//! Properties of a pod that conflict with a sidecar, or let its traffic bypass the sidecar.
 
 use serde_json::Value;
 
@@ -6,17 +6,17 @@ use super::object::{items, text};
 use super::refusal::InjectRefusal;
 use strait_base::codes;
 
-/// User and group of the sidecar: what it sends is not redirected.
+/// User and group ID of the sidecar, whose own traffic is not redirected.
 pub(super) const PROXY_USER: u64 = 1337;
 
-/// What Envoy and the agent listen on (docs/reference/interface.md, "Injection").
+/// The ports of Envoy and the agent (docs/reference/interface.md, "Injection").
 const PROXY_PORTS: [u64; 7] = [15000, 15001, 15006, 15020, 15021, 15053, 15090];
 
-/// Names that our containers, or those of another mesh, have.
+/// Names of the containers that Strait or another mesh adds.
 const CONTAINER_NAMES: [&str; 5] =
     ["strait-proxy", "strait-redirect", "istio-proxy", "istio-init", "istio-validation"];
 
-/// Looks for whatever keeps a pod from being injected.
+/// Returns an error for the first property that prevents injection.
 pub(super) fn check(pod: &Value, volumes: &[&str]) -> Result<(), InjectRefusal> {
     let spec = &pod["spec"];
     if spec["os"]["name"] == "windows" || spec["nodeSelector"]["kubernetes.io/os"] == "windows" {
@@ -56,7 +56,7 @@ pub(super) fn check(pod: &Value, volumes: &[&str]) -> Result<(), InjectRefusal> 
     }
 }
 
-/// All containers of a pod that are there when it is made.
+/// Returns all containers of a new pod, init containers first.
 pub(super) fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
     items(spec, "initContainers").iter().chain(items(spec, "containers"))
 }

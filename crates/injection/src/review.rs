@@ -1,4 +1,4 @@
-//! What the webhook answers an API server: admission.k8s.io/v1.
+//! Responses of the webhook to admission reviews (admission.k8s.io/v1).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,7 +14,7 @@ use super::settings::{InjectSettings, PodDefaults, PodPlace};
 use strait_base::admission;
 use strait_model::Labels;
 
-/// What an API server asks.
+/// The request in an AdmissionReview.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AdmissionRequest {
@@ -31,10 +31,10 @@ struct AdmittedKind {
     kind: String,
 }
 
-/// The answer to an AdmissionReview, and what became of the pod.
+/// Answers an AdmissionReview. Returns the response, and the result for the counters.
 ///
 /// # Errors
-/// The text is no AdmissionReview of the version that we know.
+/// The body is not an AdmissionReview of a supported version.
 pub(super) fn answer(
     body: &[u8],
     settings: &InjectSettings,
@@ -42,12 +42,12 @@ pub(super) fn answer(
 ) -> Result<(Value, InjectionResult), String> {
     let request: AdmissionRequest = admission::request(body)?;
     let response = |fields: Value| admission::response(&request.uid, fields);
-    // The containers of a pod that is there can't be changed.
+    // The containers of an existing pod can't be changed.
     if request.kind.kind != "Pod" || request.operation != "CREATE" {
         return Ok((response(json!({})), InjectionResult::Skipped));
     }
     let place = PodPlace { namespace: &request.namespace, workload: None };
-    // Labels that are none are refused with the pod.
+    // Invalid labels are refused later, together with the pod.
     let labels = Labels::deserialize(&request.object["metadata"]["labels"]).unwrap_or_default();
     let defaults = find(&request.namespace, &labels);
     let settings = &InjectSettings { defaults, ..settings.clone() };

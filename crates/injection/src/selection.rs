@@ -1,7 +1,7 @@
-//! Which pods want a sidecar.
+//! Selection of the pods that receive a sidecar.
 //!
-//! Namespaces are chosen by whoever calls: the API server by the webhook's selectors, or the user who names a file. So a pod
-//! that comes here is wanted, unless it or the rules for namespaces say otherwise.
+//! The caller selects namespaces: the API server by the webhook's selectors, or a user by naming a file. Therefore
+//! every pod that arrives here is injected, unless the pod or the rules for namespaces exclude it.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub const NEVER_INJECTED: [&str; 4] =
 const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
 const ISTIO_REVISION: &str = "istio.io/rev";
 
-/// What a pod itself says of injection.
+/// The injection preference in a pod's labels and annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InjectionWish {
     Asked,
@@ -28,7 +28,7 @@ enum InjectionWish {
     Unsaid,
 }
 
-/// Whether the pod stays as it is, and why.
+/// Returns the reason why the pod stays unchanged, if any.
 pub(super) fn skipped(
     pod: &Value,
     place: PodPlace<'_>,
@@ -55,7 +55,7 @@ pub(super) fn skipped(
     })
 }
 
-/// Our label, then our annotation, then Istio's: the first that says something counts.
+/// Reads our label, then our annotation, then Istio's. The first one with a value applies.
 fn wish(metadata: &Value, istio: bool) -> Result<InjectionWish, InjectRefusal> {
     let (labels, annotations) = (&metadata["labels"], &metadata["annotations"]);
     for from in [labels, annotations] {
@@ -72,7 +72,7 @@ fn wish(metadata: &Value, istio: bool) -> Result<InjectionWish, InjectRefusal> {
     if !istio {
         return Ok(InjectionWish::Unsaid);
     }
-    // As Istio reads it: four words ask, every other declines.
+    // Same interpretation as in Istio: four words request injection, any other declines it.
     let said = text(labels, ISTIO_INJECT).or_else(|| text(annotations, ISTIO_INJECT));
     Ok(match said.map(str::to_ascii_lowercase).as_deref() {
         None | Some("") if text(labels, ISTIO_REVISION).is_some() => InjectionWish::Asked,

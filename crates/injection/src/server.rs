@@ -1,9 +1,10 @@
-//! The webhook: HTTPS for the API servers of all clusters.
+//! The webhook: an HTTPS server for the API servers of all clusters.
 //!
-//! Anyone who reaches the port may ask, and learns nothing but what injection would do to a pod of theirs, and what would
-//! become of an object of theirs (whose hosts and subsets are there, and which object came first). What that costs
-//! is bounded: connections, how long each may take to ask and to last, the length of a question and how many are answered
-//! at once. When there is no room, the oldest connection makes some: an API server comes again by itself.
+//! Any client that reaches the port may send requests. It learns only how injection would change its pod, and how its
+//! object would be validated, which includes whether hosts and subsets exist and which object was created first. The
+//! cost is bounded: the number and lifetime of connections, the time to send a request, the size of a request, and the
+//! number of requests in progress. If there is no room for a connection, the oldest one is closed; an API server
+//! reconnects by itself.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,40 +32,40 @@ use strait_base::task::Supervisor;
 use strait_identity::ServerIdentity;
 use strait_model::ClusterId;
 
-/// Where API servers ask before they store an object.
+/// The path for validation requests, which API servers send before they store an object.
 const VALIDATE_PATH: &str = "/validate";
-/// The longest question, in bytes: an API server takes no larger object. (One of an update holds the object twice; etcd
-/// takes 1.5 MiB.)
+/// The maximum size of a request, in bytes. An API server accepts no larger object. (A request for an update contains
+/// the object twice; etcd's limit is 1.5 MiB.)
 const QUESTION_BYTES_MAX: usize = 3 << 20;
-/// How long a handshake, the head of a request, and a whole question may take.
+/// The time limits of a handshake, of the head of a request, and of a complete request with its response.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 const QUESTION_LIMIT: Duration = Duration::from_secs(10);
-/// How long a connection may last, and what is under way when it is to end.
+/// The maximum age of a connection, and the time for requests in progress after it.
 const LIFE: Duration = Duration::from_secs(600);
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
-/// Connections at once; for a moment, while old ones end, twice as many.
+/// The maximum number of connections. While old connections are closing, there may be twice as many.
 const CONNECTIONS_MAX: usize = 256;
-/// A longer question, in bytes, takes a turn before the rest of it is read: who opens connections and says nothing keeps
-/// nobody waiting, and many long ones don't take the memory.
+/// Requests above this size, in bytes, acquire a permit before the rest is read. Therefore idle connections delay no
+/// other client, and many large requests do not exhaust the memory.
 const SHORT_BYTES_MAX: usize = 128 << 10;
-/// Long questions that are read and answered at once; others wait.
+/// The number of large requests that are read and answered at the same time. Others wait.
 const LONG_QUESTIONS_MAX: usize = 8;
-/// Questions about objects that are worked out at once. They have been read by then.
+/// The number of validations that run at the same time. Their requests have been read completely.
 const VALIDATIONS_MAX: usize = 2;
-/// Descriptors that are kept for API servers.
+/// File descriptors reserved for API servers.
 const RESERVE: usize = 2;
 
-/// What the webhook answers by.
+/// The settings of the webhook.
 #[derive(Debug, Clone)]
 pub struct WebhookSettings {
-    /// What holds for pods of clusters that the path doesn't name.
+    /// The settings for pods. The path of a request overrides the cluster and network.
     pub inject: InjectSettings,
-    /// Where proxies of some clusters find the control plane, by cluster; others as the settings say.
+    /// Addresses of the control plane for proxies of some clusters. Other clusters use those in `inject`.
     pub discovery: BTreeMap<ClusterId, String>,
 }
 
-/// Answers what API servers ask before they store an object: the answer, or why there is none. May take a moment.
+/// A function that answers a validation request. Returns the response, or the reason why there is none. It may block.
 pub type AnswerReview = Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Sync>;
 
 struct Webhook {
@@ -78,10 +79,10 @@ struct Webhook {
     validations: Arc<Semaphore>,
 }
 
-/// Why there is no answer.
+/// The status and reason of a failed request.
 type NoAnswer = (StatusCode, String);
 
-/// Serves until the tasks are stopped.
+/// Accepts connections until the tasks are stopped.
 pub async fn serve(
     listener: TcpListener,
     (settings, defaults): (WebhookSettings, FindPodDefaults),
@@ -195,7 +196,7 @@ impl Webhook {
         Ok(answer.to_string())
     }
 
-    /// The text of a question, and of a long one the turn that goes with it.
+    /// Reads the body of a request. A large request also returns its permit.
     async fn question(
         &self,
         request: Request<Incoming>,
@@ -212,7 +213,7 @@ impl Webhook {
             })?;
             let Ok(data) = frame.into_data() else { continue };
             if turn.is_none() && text.len() + data.len() > SHORT_BYTES_MAX {
-                // It is never closed.
+                // The semaphore is never closed.
                 turn = self.long_questions.acquire().await.ok();
             }
             text.extend_from_slice(&data);
@@ -220,14 +221,14 @@ impl Webhook {
         Ok((text, turn))
     }
 
-    /// What is said of an object, worked out aside: what others ask goes on meanwhile.
+    /// Validates an object on a blocking thread, so that other requests are not delayed.
     async fn validated(&self, request: Request<Incoming>) -> Result<String, NoAnswer> {
         let (body, _long) = self.question(request).await?;
-        // It is never closed.
+        // The semaphore is never closed.
         let turn = Arc::clone(&self.validations).acquire_owned().await;
         let validate = Arc::clone(&self.validate);
         let answer = tokio::task::spawn_blocking(move || {
-            // Who asks may be gone before this is done.
+            // Keeps the permit until the validation has ended, even if the client disconnects earlier.
             let _turn = turn;
             validate(&body)
         });
@@ -247,8 +248,8 @@ fn with_type(status: StatusCode, kind: &'static str, body: String) -> Response<F
 }
 
 impl WebhookSettings {
-    /// What holds for pods of the cluster and network that a path names, as Istio's webhook has it: pairs of a word and its
-    /// value after `/inject`.
+    /// Returns the settings for the cluster and network in a path, in the syntax of Istio's webhook: pairs of a word
+    /// and its value after `/inject`.
     pub fn of_path(&self, path: &str) -> Option<InjectSettings> {
         let mut settings = self.inject.clone();
         let rest = path.strip_prefix("/inject")?;
@@ -271,7 +272,7 @@ impl WebhookSettings {
     }
 }
 
-/// The connections that are open, oldest first.
+/// The open connections, oldest first.
 #[derive(Debug, Default)]
 struct OpenConnections(Mutex<OpenTable>);
 
@@ -286,7 +287,7 @@ impl OpenConnections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets one in. Where there is no room, the oldest is asked to go.
+    /// Registers a connection. If the table is full, the oldest connection is asked to close.
     fn enter(&self) -> (u64, CancellationToken) {
         let mut table = self.table();
         if table.open.len() >= CONNECTIONS_MAX
@@ -310,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_connection_makes_room() {
+    fn oldest_connection_is_closed_when_the_table_is_full() {
         let connections = OpenConnections::default();
         let (_, first) = connections.enter();
         let (second_number, second) = connections.enter();

@@ -1,20 +1,21 @@
-//! What the operator says of injection, and where a pod is.
+//! Settings of injection, and the location of a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use strait_model::Labels;
 
-/// What holds for all pods of one cluster.
+/// The settings for all pods of one cluster.
 #[derive(Debug, Clone)]
 pub struct InjectSettings {
-    /// Version of Strait, which the annotation `strait.dev/injected` tells.
+    /// Version of Strait, written to the annotation `strait.dev/injected`.
     pub version: String,
-    /// ID of the cluster that the pods are in.
+    /// ID of the cluster that the pods run in.
     pub cluster: String,
-    /// Its network; without one the control plane derives it.
+    /// Network of the cluster. If it is `None`, the control plane derives it.
     pub network: Option<String>,
-    /// Where the control plane serves ADS and certificates: HOST:PORT, several by commas, the first first.
+    /// Addresses of the control plane for ADS and certificates: HOST:PORT, comma-separated, in order of
+    /// preference.
     pub discovery: String,
     /// DNS domain of services.
     pub domain: String,
@@ -22,53 +23,53 @@ pub struct InjectSettings {
     pub image: String,
     /// Image with `strait-agent` and iptables or nft, for the init container.
     pub redirect_image: String,
-    /// Who redirects the pod's traffic.
+    /// The component that redirects the pod's traffic.
     pub redirection: Redirection,
-    /// Whether sidecars are init containers that go on (Kubernetes 1.29 and later), unless the pod says otherwise.
+    /// Whether sidecars are init containers that keep running (Kubernetes 1.29 and later). A pod can override it.
     pub native_sidecars: bool,
-    /// Whether the agent answers the pod's questions for names, unless the pod says otherwise.
+    /// Whether the agent answers the pod's DNS queries. A pod can override it.
     pub dns: bool,
-    /// Whether Istio's labels ask for injection as ours do.
+    /// Whether Istio's labels request injection as Strait's do.
     pub istio_labels: bool,
-    /// The control plane's own namespace: only pods that ask for it are injected there.
+    /// The control plane's namespace. Only pods that request injection are injected there.
     pub system_namespace: String,
-    /// What holds for a pod that says nothing else.
+    /// Defaults for pods that set nothing else.
     pub defaults: PodDefaults,
 }
 
-/// What holds for the sidecar of a pod where the pod says nothing else.
+/// Defaults for the sidecar of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodDefaults {
-    /// How many threads its proxy has; 0 for one for each CPU.
+    /// The number of worker threads of the proxy; 0 for one per CPU.
     pub concurrency: Option<u16>,
-    /// Variables of its environment, beside those that say where it is.
+    /// Environment variables in addition to those that locate the pod and the control plane.
     pub environment: BTreeMap<String, String>,
 }
 
-/// What holds for a pod of that namespace with these labels.
+/// A function that returns the defaults for a pod, by its namespace and labels.
 pub type FindPodDefaults = Arc<dyn Fn(&str, &Labels) -> PodDefaults + Send + Sync>;
 
-/// The image of the agent of this version: what `deploy/images` makes, with Envoy put into it.
+/// Returns the name of the agent image of this version, which `deploy/images` builds, with Envoy added to it.
 pub fn default_image() -> String {
     format!("strait-agent:{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Who redirects a pod's traffic to its sidecar.
+/// The component that redirects a pod's traffic to its sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redirection {
-    /// An init container with the rights to do so.
+    /// An init container with the required capabilities.
     InitContainer,
-    /// Istio's CNI plugin, which knows the pods it is to redirect by a container named `istio-proxy`.
+    /// Istio's CNI plugin, which recognizes pods to redirect by a container named `istio-proxy`.
     IstioCni,
 }
 
 impl Redirection {
-    /// Who redirects where Istio's CNI plugin is or is not to.
+    /// Returns the component for a cluster with or without Istio's CNI plugin.
     pub fn of_cni(istio_cni: bool) -> Self {
         if istio_cni { Self::IstioCni } else { Self::InitContainer }
     }
 
-    /// The sidecar's name.
+    /// Returns the name of the sidecar container.
     pub(super) fn sidecar(self) -> &'static str {
         match self {
             Self::InitContainer => "strait-proxy",
@@ -77,11 +78,11 @@ impl Redirection {
     }
 }
 
-/// Where a pod is: what a pod that is still to be made, or a template of pods, doesn't say itself.
+/// The location of a pod, which a template or a pod before its creation does not contain.
 #[derive(Debug, Clone, Copy)]
 pub struct PodPlace<'a> {
     /// Its namespace.
     pub namespace: &'a str,
-    /// Name of the workload that makes it, where that is known.
+    /// Name of the workload that creates the pod, if known.
     pub workload: Option<&'a str>,
 }

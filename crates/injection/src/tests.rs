@@ -1,7 +1,7 @@
-//! Manifests and what becomes of them, held against the files in `tests/inject/`; `BLESS=1` writes them anew.
+//! Compares injected manifests with the files in `tests/inject/`. `BLESS=1` rewrites these files.
 //!
-//! A file is a case: `-- settings.yaml --` (what differs from the usual), `-- given.yaml --`, `-- report.txt --` and
-//! `-- expected.yaml --`, which is left out where only the report matters.
+//! A file is one case: `-- settings.yaml --` (differences from the default settings), `-- given.yaml --`, `--
+//! report.txt --` and `-- expected.yaml --`, which is omitted if only the report matters.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,7 +52,7 @@ impl Differences {
     }
 }
 
-/// The parts of a case by name, and what stands before the first.
+/// Returns the text before the first part, and the parts of a case by name.
 fn parts(text: &str) -> (String, BTreeMap<String, String>) {
     let mut opening = String::new();
     let mut parts: BTreeMap<String, String> = BTreeMap::new();
@@ -110,7 +110,7 @@ fn report(workloads: &[InjectedWorkload]) -> String {
 }
 
 #[test]
-fn every_case_holds() {
+fn manifests_match_the_expected_files() {
     let folder = strait_base::testing::repository().join("tests/inject");
     let mut files: Vec<_> = std::fs::read_dir(&folder)
         .expect("the folder of cases")
@@ -158,7 +158,7 @@ fn every_case_holds() {
 }
 
 #[test]
-fn whatever_has_not_the_form_of_a_pod_is_refused_and_never_a_panic() {
+fn malformed_pod_is_refused_without_a_panic() {
     let place = PodPlace { namespace: "shop", workload: None };
     for pod in [
         json!(null),
@@ -177,7 +177,7 @@ fn whatever_has_not_the_form_of_a_pod_is_refused_and_never_a_panic() {
 }
 
 #[test]
-fn what_a_pod_says_itself_comes_before_what_its_namespace_does() {
+fn annotations_of_a_pod_override_the_defaults_of_its_namespace() {
     let sidecar = |annotations: Value| {
         let pod = json!({
             "metadata": { "name": "web-0", "labels": { "app": "web" }, "annotations": annotations },
@@ -210,7 +210,7 @@ fn what_a_pod_says_itself_comes_before_what_its_namespace_does() {
 }
 
 #[test]
-fn a_faked_mark_alone_leaves_no_pod_without_its_sidecar() {
+fn pod_with_only_the_injected_annotation_still_receives_a_sidecar() {
     let place = PodPlace { namespace: "shop", workload: None };
     let marked = json!({
         "metadata": { "annotations": { "strait.dev/injected": "1.2.3" } },

@@ -1,4 +1,4 @@
-//! The object by which an API server knows the webhook: a MutatingWebhookConfiguration.
+//! The MutatingWebhookConfiguration that registers the webhook with an API server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -6,30 +6,31 @@ use serde_json::{Value, json};
 
 use super::selection::{INJECT_LABEL, NEVER_INJECTED};
 
-/// Its name.
+/// Name of the object.
 pub const WEBHOOK_NAME: &str = "strait-inject";
 
-/// How long an API server waits for an answer, in seconds: what a pod's creation may take longer while we are away.
+/// How long an API server waits for a response, in seconds. The creation of a pod is delayed by at most this time while
+/// the webhook is unreachable.
 const TIMEOUT_SECONDS: u32 = 5;
 
-/// What the API servers of a cluster are told of the webhook.
+/// The registration of the webhook in one cluster.
 #[derive(Debug, Clone)]
 pub struct WebhookRegistration<'a> {
     /// ID of the cluster.
     pub cluster: &'a str,
-    /// Its network, where one is fixed.
+    /// Network of the cluster, if one is set.
     pub network: Option<&'a str>,
-    /// Where they reach it.
+    /// The address at which API servers reach the webhook.
     pub target: WebhookTarget,
-    /// Roots of its certificate, PEM.
+    /// Root certificates for the webhook's certificate, in PEM.
     pub roots: &'a str,
-    /// What becomes of pods while it doesn't answer.
+    /// How API servers handle new pods while the webhook is unreachable.
     pub when_away: WhenAway,
-    /// Whether Istio's labels choose namespaces and pods as well.
+    /// Whether Istio's labels also select namespaces and pods.
     pub istio_labels: bool,
 }
 
-/// Where API servers reach the webhook.
+/// The address at which API servers reach the webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WebhookTarget {
     /// `https://HOST:PORT`, without a path.
@@ -45,17 +46,17 @@ pub enum WebhookTarget {
     },
 }
 
-/// What becomes of new pods while the webhook doesn't answer (`failurePolicy`).
+/// How an API server handles new pods while the webhook is unreachable (`failurePolicy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenAway {
-    /// Pods that it is asked about are not made: none runs outside the mesh unnoticed.
+    /// Rejects the selected pods, so that none runs outside of the mesh unnoticed.
     Fail,
-    /// They are made without a sidecar.
+    /// Creates pods without a sidecar.
     Ignore,
 }
 
 impl WhenAway {
-    /// As Kubernetes writes it.
+    /// Returns the value of `failurePolicy`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fail => "Fail",
@@ -65,7 +66,7 @@ impl WhenAway {
 }
 
 impl WebhookRegistration<'_> {
-    /// The object for the cluster.
+    /// Returns the object for the cluster.
     pub fn manifest(&self) -> Value {
         let mut path = format!("/inject/cluster/{}", self.cluster);
         if let Some(network) = self.network {
@@ -86,7 +87,7 @@ impl WebhookRegistration<'_> {
                     "admissionReviewVersions": ["v1"],
                     "clientConfig": client,
                     "failurePolicy": self.when_away.as_str(),
-                    // A sidecar, once there, is left alone; so the order of webhooks doesn't matter.
+                    // The webhook never changes an existing sidecar, so the order of webhooks does not matter.
                     "reinvocationPolicy": "Never",
                     "sideEffects": "None",
                     "timeoutSeconds": TIMEOUT_SECONDS,
@@ -122,8 +123,8 @@ impl WebhookRegistration<'_> {
     }
 }
 
-/// Which namespaces and pods are asked about, by a name for each way to be chosen. Each pod fits one at most, so that it is
-/// asked about once.
+/// Returns the namespace and pod selectors, with a name for each. At most one of them matches a pod, so an API server
+/// sends at most one request per pod.
 fn selections(istio_labels: bool) -> Vec<(&'static str, Vec<Value>, Vec<Value>)> {
     let is = |key: &str, operator: &str, values: &[&str]| {
         let mut expression = json!({ "key": key, "operator": operator });
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_is_told_where_to_ask_by_url_or_by_service() {
+    fn registration_contains_a_url_or_a_service() {
         let by_url = registration(WebhookTarget::Url("https://10.0.0.1:15017".into()), Some("n1"));
         for webhook in by_url["webhooks"].as_array().expect("webhooks") {
             let client = &webhook["clientConfig"];
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!((&service["name"], &service["port"]), (&json!("strait"), &json!(443)));
     }
 
-    /// What an API server makes of a selector: how often it would ask about a pod.
+    /// Returns how many requests an API server would send for a pod, according to the selectors.
     fn asked(namespace: &Value, pod: &Value) -> usize {
         let fits = |labels: &Value, expressions: &Value| {
             expressions.as_array().expect("expressions").iter().all(|one| {
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pod_is_asked_about_once_or_never() {
+    fn at_most_one_selector_matches_a_pod() {
         let ours = |value: &str| json!({ INJECT_LABEL: value });
         let istio = |value: &str| json!({ "sidecar.istio.io/inject": value });
         for (namespace, pod, expected) in [

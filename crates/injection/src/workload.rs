@@ -1,4 +1,4 @@
-//! Sidecars for what makes pods: Deployments, Jobs and the like, and lists of them.
+//! Injection into workloads: Deployments, Jobs and the like, and lists of them.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::pod::inject;
 use super::refusal::Injection;
 use super::settings::{InjectSettings, PodPlace};
 
-/// An object that pods come from, and what became of its template.
+/// A workload, and the result of injecting its pod template.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InjectedWorkload {
     /// Its kind.
@@ -15,12 +15,12 @@ pub struct InjectedWorkload {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What became of it.
+    /// The result for its pod template.
     pub injection: Injection,
 }
 
-/// Puts sidecars into every template of pods in a manifest, and says of each what became of it. An object without
-/// a namespace is in `namespace`; one that no pods come from stays as it is.
+/// Adds a sidecar to every pod template in a manifest, and returns the result for each. An object without a
+/// namespace is in `namespace`. An object without a pod template stays unchanged.
 pub fn inject_manifest(
     manifest: &mut Value,
     namespace: &str,
@@ -46,7 +46,7 @@ pub fn inject_manifest(
     vec![InjectedWorkload { kind, namespace, name, injection }]
 }
 
-/// Where objects of a kind hold the pod they make.
+/// Returns the path of the pod template in objects of a kind.
 fn template(kind: &str) -> Option<&'static str> {
     match kind {
         "Pod" => Some(""),
