@@ -1,28 +1,28 @@
-//! What the C library does with free memory. A crate of its own, so that all others can forbid unsafe code.
+//! Control of the C library's free memory. This is a separate crate so that all others can forbid unsafe code.
 
 #![warn(missing_docs)]
 
-/// Has the C library give the pages back that lie free within its heaps, not just at their ends
-/// (malloc_trim(3)), and says whether there were any. Takes each heap's lock in turn, and some
-/// milliseconds for 100 MB. Other C libraries than glibc have no such call: nothing happens.
+/// Returns unused pages inside the C library's heaps to the system, not only those at their ends
+/// (malloc_trim(3)). Returns whether any were released. Locks each heap in turn, and takes some milliseconds for
+/// 100 MB. Does nothing with C libraries other than glibc.
 pub fn give_back() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: takes a number, and locks of its own; any thread may call it at any time.
+        // SAFETY: passes only a number and takes the library's locks; any thread may call it at any time.
         unsafe { libc::malloc_trim(0) == 1 }
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     false
 }
 
-/// Has the C library keep what is freed for whoever needs memory next, where pieces of up to `bytes` are
-/// concerned, rather than give it back at once and have it made anew, page by page (mallopt(3)). It takes no more
-/// than 32 MiB on 64 bits; returns whether it took this.
+/// Makes the C library keep freed memory for later allocations instead of returning it to the system at once, so
+/// that new pages need not be mapped (mallopt(3)). This applies to allocations of up to `bytes` bytes. On 64-bit
+/// systems, glibc accepts at most 32 MiB. Returns whether it accepted the value.
 pub fn keep_free(bytes: usize) -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-        // SAFETY: both take numbers, and the lock of the first heap.
+        // SAFETY: both calls pass only numbers and take the lock of the first heap.
         unsafe {
             libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) == 1
                 && libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) == 1
@@ -39,7 +39,7 @@ pub fn keep_free(bytes: usize) -> bool {
 mod tests {
     use super::give_back;
 
-    /// Bytes that are this process's own, by /proc (proc_pid_smaps(5)).
+    /// Returns the private dirty memory of this process in bytes, from /proc (proc_pid_smaps(5)).
     fn private() -> u64 {
         let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux has it");
         let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
@@ -48,8 +48,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_between_what_is_kept_go_back() {
-        // Small enough not to be mapped one by one; every sixteenth stays.
+    fn free_pages_between_allocations_are_returned() {
+        // Small enough not to be mapped individually. Every sixteenth piece stays allocated.
         let mut pieces: Vec<_> = (0..4096).map(|_| Some(vec![1_u8; 16 * 1024])).collect();
         let full = private();
         for (i, piece) in pieces.iter_mut().enumerate() {

@@ -1,9 +1,9 @@
-//! The JSON form of protobuf messages, as Envoy itself prints them.
+//! The JSON form of protobuf messages, as Envoy prints them.
 //!
-//! Field names are those of the .proto files (`typed_config`), as in Envoy's own config dump; reading takes
-//! lowerCamelCase too. Fields at their default are left out, and a nested `Any` is shown as the message it
-//! holds. It works on bytes, by descriptors: slow beside the generated types, and meant for
-//! people (config dumps) and golden files, never for the path of a push.
+//! Field names are those of the .proto files (`typed_config`), as in Envoy's config dump. Reading also accepts
+//! lowerCamelCase. Fields with default values are omitted, and a nested `Any` is shown as the message that it contains.
+//! The conversion decodes bytes with descriptors. This is slow compared to the generated types, and meant for people
+//! (config dumps) and golden files, never for pushes.
 
 use std::sync::LazyLock;
 
@@ -16,21 +16,21 @@ use serde_json::Value;
 
 use crate::envoy::google::protobuf::{self as wkt, Struct, value::Kind};
 
-/// Why a message has no JSON form, or some JSON no message.
+/// The reason why a message or a JSON value can't be converted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The descriptor set holds no such message; `proto/build.rs` lists what it holds.
+    /// The descriptor set does not contain the type. `proto/tests/generated.rs` lists its files.
     #[error("no descriptor for {type_url}")]
     UnknownType {
-        /// The type that was asked for, as given.
+        /// The requested type, as given.
         type_url: String,
     },
     /// The bytes are not a message of this type.
     #[error("not a message of type {type_url}")]
     Malformed {
-        /// The type the bytes were said to have.
+        /// The requested type, as given.
         type_url: String,
-        /// What the decoder met.
+        /// The error of the decoder.
         source: prost::DecodeError,
     },
     /// The JSON does not fit the type, or a nested `Any` holds a type without a descriptor.
@@ -38,12 +38,12 @@ pub enum Error {
     Json {
         /// The outer type.
         type_url: String,
-        /// What did not fit.
+        /// The error of the serializer or parser.
         source: serde_json::Error,
     },
 }
 
-/// The JSON form of the message of type `type_url` (all before its last `/` is ignored) in `bytes`.
+/// Converts the message in `bytes` to JSON. In `type_url`, everything up to the last `/` is ignored.
 ///
 /// # Errors
 /// The type or that of a nested `Any` has no descriptor, or the bytes don't decode.
@@ -55,9 +55,8 @@ pub fn to_json(type_url: &str, bytes: &[u8]) -> Result<Value, Error> {
         .map_err(|source| Error::Json { type_url: type_url.to_owned(), source })
 }
 
-/// The message of type `type_url` in `bytes` as a manifest of Kubernetes has it: names in lowerCamelCase, all numbers as
-/// numbers. A field that the descriptors don't know is there as `field` and its number, so that who reads manifests says what
-/// becomes of it.
+/// Converts the message in `bytes` to JSON as in a Kubernetes manifest: field names in lowerCamelCase, 64-bit integers
+/// as numbers. An unknown field becomes a key `field` with its number, so that validation can report it.
 ///
 /// # Errors
 /// The type or that of a nested `Any` has no descriptor, or the bytes don't decode.
@@ -71,9 +70,9 @@ pub fn to_manifest(type_url: &str, bytes: &[u8]) -> Result<Value, Error> {
     Ok(json)
 }
 
-/// Notes what fields of a message are not in its JSON form.
+/// Adds the unknown fields of a message to its JSON form.
 fn note_unknown(message: &DynamicMessage, json: &mut Value) {
-    // These have forms of their own.
+    // Well-known types have special JSON forms.
     if message.descriptor().full_name().starts_with("google.protobuf.") {
         return;
     }
@@ -107,7 +106,7 @@ fn note_unknown(message: &DynamicMessage, json: &mut Value) {
     }
 }
 
-/// The bytes of the message of type `type_url` that `json` describes; unknown fields are an error.
+/// Converts JSON to the bytes of a message of type `type_url`. Unknown fields are an error.
 ///
 /// # Errors
 /// The type or that of a nested `Any` has no descriptor, or the JSON does not fit it.
@@ -117,13 +116,13 @@ pub fn from_json(type_url: &str, json: &Value) -> Result<Vec<u8>, Error> {
         .map_err(|source| Error::Json { type_url: type_url.to_owned(), source })
 }
 
-/// The message of that type in `bytes`.
+/// Decodes `bytes` as a message of the given type.
 pub(crate) fn decoded(type_url: &str, bytes: &[u8]) -> Result<DynamicMessage, Error> {
     DynamicMessage::decode(descriptor(type_url)?, bytes)
         .map_err(|source| Error::Malformed { type_url: type_url.to_owned(), source })
 }
 
-/// All descriptors.
+/// Returns all descriptors.
 pub(crate) fn pool() -> &'static DescriptorPool {
     static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
         DescriptorPool::decode(crate::DESCRIPTORS)
@@ -139,7 +138,7 @@ fn descriptor(type_url: &str) -> Result<MessageDescriptor, Error> {
         .ok_or_else(|| Error::UnknownType { type_url: type_url.to_owned() })
 }
 
-/// A JSON object as a `google.protobuf.Struct`. Any other JSON value gives a struct without fields.
+/// Converts a JSON object to a `google.protobuf.Struct`. Any other JSON value gives a struct without fields.
 pub fn to_struct(object: &Value) -> Struct {
     let fields = object.as_object().into_iter().flatten();
     Struct { fields: fields.map(|(key, value)| (key.clone(), to_value(value))).collect() }

@@ -1,15 +1,15 @@
 //! Wire types: Envoy's API, two services of Istio's agent, health checking, and their JSON form.
 //!
-//! The code in `generated` and `descriptors.bin` are made from the `.proto` files of this crate by
-//! `tests/generated.rs`. This crate rarely changes and contains nothing about Strait.
+//! `tests/generated.rs` generates the code in `generated` and `descriptors.bin` from the `.proto` files
+//! of this crate. This crate rarely changes and contains nothing about Strait.
 
 pub use envoy_types::pb as envoy;
 
 pub mod json;
 pub mod rules;
 
-/// A binary `google.protobuf.FileDescriptorSet`: our own files, the files of Envoy's API that we send or
-/// show, and all they import.
+/// A binary `google.protobuf.FileDescriptorSet`: the files of this crate, the files of Envoy's API that
+/// Strait sends or shows, and all their imports.
 pub static DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
 
 /// Health checking, `grpc.health.v1`.
@@ -33,12 +33,12 @@ pub mod istio {
             include!("generated/istio.envoy.config.filter.http.alpn.v2alpha1.rs");
         }
 
-        /// `istio.metadata_exchange`, of connections.
+        /// `istio.metadata_exchange` for TCP connections.
         pub mod metadata_exchange {
             include!("generated/envoy.tcp.metadataexchange.config.rs");
         }
 
-        /// `istio.metadata_exchange`, of requests.
+        /// `istio.metadata_exchange` for HTTP requests.
         pub mod peer_metadata {
             include!("generated/io.istio.http.peer_metadata.rs");
         }
@@ -49,17 +49,17 @@ pub mod istio {
         }
     }
 
-    /// Objects of the mesh's configuration over xDS, `istio.mcp.v1alpha1`.
+    /// Configuration objects over xDS, `istio.mcp.v1alpha1`.
     pub mod mcp {
         include!("generated/istio.mcp.v1alpha1.rs");
     }
 
-    /// Specs of the objects that are read over xDS, `istio.networking.v1alpha3`.
+    /// Specs of networking objects that are read over xDS, `istio.networking.v1alpha3`.
     pub mod networking {
         include!("generated/istio.networking.v1alpha3.rs");
     }
 
-    /// Specs of the objects that say who may call whom, `istio.security.v1beta1`.
+    /// Specs of authorization and authentication policies, `istio.security.v1beta1`.
     pub mod security {
         include!("generated/istio.security.v1beta1.rs");
     }

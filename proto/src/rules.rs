@@ -1,8 +1,10 @@
-//! What Envoy refuses of a message before it looks at what it means: the rules that stand beside the fields of its API
-//! (`validate.rules`, protoc-gen-validate), and fields that it takes no more (`envoy.annotations.disallowed_by_default`).
+//! Validation of Envoy messages: the rules in the API's field options (`validate.rules`, protoc-gen-validate), and
+//! fields that Envoy no longer accepts (`envoy.annotations.disallowed_by_default`). Envoy applies these rules before it
+//! interprets a message.
 //!
-//! Read from the descriptors, so that they are those of the API that this crate was made with. A rule of a kind that is not
-//! known here counts as violated: what can't be checked is not said to be fine. Slow, like all that works by descriptors.
+//! The rules are read from the descriptors, so they match the version of the API that this crate was built with. A rule
+//! of an unsupported kind is treated as violated, because it can't be checked. Like all code that uses descriptors,
+//! this is slow.
 
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -13,10 +15,11 @@ use prost_reflect::{
 use crate::json::{Error, decoded, pool};
 
 const ANY: &str = "google.protobuf.Any";
-/// Nested deeper than this nothing sensible is.
+/// The maximum nesting depth. No meaningful message is nested deeper.
 const DEPTH_MAX: usize = 32;
 
-/// The first rule that a message of type `type_url` in `bytes` violates, `field: fact`; of messages in a nested `Any` as well.
+/// Returns the first rule that the message in `bytes` violates, as `field: fact`. Messages in a nested `Any` are
+/// checked too.
 ///
 /// # Errors
 /// The type has no descriptor, or the bytes don't decode.
@@ -30,7 +33,8 @@ pub fn violation(type_url: &str, bytes: &[u8]) -> Result<Option<String>, Error> 
     }))
 }
 
-/// The same message in the one form that equal messages have: maps in the order of their keys, in each nested `Any` as well.
+/// Re-encodes the message so that equal messages have equal bytes: maps are sorted by key, in each nested `Any` as
+/// well.
 ///
 /// # Errors
 /// The type, or that of a nested `Any`, has no descriptor, or the bytes don't decode.
@@ -46,7 +50,7 @@ fn ordered(message: &DynamicMessage) -> Result<Vec<u8>, Error> {
         any.set_field_by_name("value", Value::Bytes(canonical(&type_url, &value)?.into()));
         return Ok(any.encode_to_vec());
     }
-    // By number, as the encoder has them; what is written one after the other is one message.
+    // By field number, in the encoder's order. Concatenated fields form one message.
     for (field, value) in message.fields() {
         match value {
             Value::Message(inner) => put(field.number(), &ordered(inner)?, &mut out),
@@ -72,7 +76,7 @@ fn ordered(message: &DynamicMessage) -> Result<Vec<u8>, Error> {
     Ok(out)
 }
 
-/// An entry of a map, which is a message of two fields.
+/// Encodes an entry of a map, which is a message with two fields.
 fn entry(field: &FieldDescriptor, key: &MapKey, value: &Value) -> Result<Vec<u8>, Error> {
     let kind = field.kind();
     let mut entry = DynamicMessage::new(kind.as_message().expect("that of an entry").clone());
@@ -99,7 +103,7 @@ fn any_parts(any: &DynamicMessage) -> (String, Vec<u8>) {
     (type_url.unwrap_or_default(), value.unwrap_or_default())
 }
 
-/// A rule that is not kept.
+/// A violated rule.
 struct BrokenRule {
     /// The path of the field, with a dot before each name.
     at: String,
@@ -116,7 +120,7 @@ impl BrokenRule {
     }
 }
 
-/// The extensions of descriptors that hold rules.
+/// The extensions of descriptors that contain rules.
 struct ApiRules {
     of_field: ExtensionDescriptor,
     of_oneof: ExtensionDescriptor,
@@ -172,7 +176,7 @@ impl ApiRules {
         if is_there && options.get_extension(&self.disallowed).as_bool() == Some(true) {
             return Err(BrokenRule::new("Envoy takes this field no more"));
         }
-        // What is said of the parts of a oneof is said of the one that is there.
+        // The rules of a oneof's fields apply only to the field that is set.
         if !is_there && field.containing_oneof().is_some() {
             return Ok(());
         }
@@ -180,7 +184,7 @@ impl ApiRules {
         let rules =
             options.has_extension(&self.of_field).then(|| options.get_extension(&self.of_field));
         if let Some(rules) = rules.as_deref().and_then(Value::as_message) {
-            // A message that isn't there is only asked whether it has to be.
+            // For an absent message, only `required` is checked.
             let is_absent = !is_there && field.supports_presence();
             let kept = if is_absent { required(rules) } else { self.keeps(&value, rules, field) };
             kept.map_err(BrokenRule::new)?;
@@ -212,7 +216,7 @@ impl ApiRules {
         }
     }
 
-    /// Whether a value keeps what is said of its field.
+    /// Checks a value against the rules of its field.
     fn keeps(
         &self,
         value: &Value,
@@ -261,7 +265,7 @@ impl ApiRules {
                         return Err("it must have the other value".to_owned());
                     }
                 }
-                // A wrapper (`UInt32Value`) has the rules of what is in it.
+                // The rules of a wrapper (`UInt32Value`) apply to its content.
                 (_, Value::Message(wrapper)) => {
                     let inner = wrapper.get_field_by_number(1).map(|value| value.into_owned());
                     keeps_number(inner.as_ref().and_then(number).ok_or(UNCHECKED)?, given)?;
@@ -273,10 +277,10 @@ impl ApiRules {
     }
 }
 
-/// What is said of a rule that is not known here.
+/// The fact reported for a rule of an unsupported kind.
 pub const UNCHECKED: &str = "it has a rule that is not checked here";
 
-/// What is asked of a field that isn't there.
+/// Checks the rules of an absent field.
 fn required(rules: &DynamicMessage) -> Result<(), String> {
     let is_required = ["message", "any", "duration", "timestamp"]
         .iter()
@@ -298,7 +302,7 @@ fn flag(rules: &DynamicMessage, kind: &str, name: &str) -> bool {
     set(rules, kind).and_then(|kind| Some(bool_of(kind.as_message()?, name))) == Some(true)
 }
 
-/// That no other rule is said than these.
+/// Checks that `given` contains no other rules than `known`.
 fn only(given: &DynamicMessage, known: &[&str]) -> Result<(), String> {
     match given.fields().all(|(field, _)| known.contains(&field.name())) {
         true => Ok(()),
@@ -359,9 +363,9 @@ fn keeps_text(text: &str, given: &DynamicMessage) -> Result<(), String> {
     }
     let is_control = |one: char| matches!(one, '\0' | '\n' | '\r');
     match set(given, "well_known_regex").and_then(|value| value.as_enum_number()) {
-        // Not strict: all but what ends a line. (protoc-gen-validate, `strict: false`.)
+        // Not strict: everything except line ends and NUL. (protoc-gen-validate, `strict: false`.)
         Some(1 | 2) if !strict(given) && !text.chars().any(is_control) => Ok(()),
-        // HTTP_HEADER_NAME: a token, with a colon before it for those of HTTP/2.
+        // HTTP_HEADER_NAME: a token, with a leading colon for pseudo-headers of HTTP/2.
         Some(1) if is_token(text.strip_prefix(':').unwrap_or(text)) => Ok(()),
         // HTTP_HEADER_VALUE.
         Some(2) if text.chars().all(|one| one == '\t' || !one.is_control()) => Ok(()),
@@ -424,7 +428,7 @@ fn number(value: &Value) -> Option<f64> {
     Some(match value {
         Value::I32(number) => f64::from(*number),
         Value::U32(number) => f64::from(*number),
-        // What these are limited to is far below where they would be rounded.
+        // The limits of these fields are far below the values that a conversion would round.
         Value::I64(number) => *number as f64,
         Value::U64(number) => *number as f64,
         Value::F32(number) => f64::from(*number),
@@ -469,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_envoys_api_are_kept_or_named() {
+    fn violated_rules_are_named() {
         let bucket = |tokens: u32, interval: &str| json!({ "stat_prefix": "a", "token_bucket": { "max_tokens": tokens, "fill_interval": interval } });
         assert_eq!(fault(LIMIT, &bucket(1, "1s")), None);
         let cases = [
@@ -490,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_maps_hold_for_their_keys() {
+    fn rules_apply_to_keys_of_maps() {
         const METADATA: &str = "envoy.config.core.v3.Metadata";
         let named = |name: &str| json!({ "filter_metadata": { name: { "a": 1 } } });
         assert_eq!(fault(METADATA, &named("istio")), None);
@@ -499,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_hold_within_any() {
+    fn rules_apply_within_any() {
         const FILTER: &str =
             "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter";
         let filter = json!({ "name": "a", "typed_config": { "@type": LIMIT } });

@@ -1,8 +1,8 @@
-//! The configuration that an unmodified Envoy starts with: who the proxy is, where its control plane is, and where its
-//! certificate lies. Everything else comes from the control plane.
+//! The configuration with which an unmodified Envoy starts: the identity of the proxy, the addresses of its control
+//! plane, and the location of its certificate. All other configuration comes from the control plane.
 //!
-//! A crate of its own because two programs print it: `strait proxy bootstrap` and `strait-agent`. Pure functions: values
-//! in, JSON out. It reads and writes no file.
+//! This is a separate crate because two programs print it: `strait proxy bootstrap` and `strait-agent`. It consists of
+//! pure functions that return JSON. It reads and writes no file.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -11,19 +11,19 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value, json};
 
-/// The upstream cluster by which a bootstrap names the control plane.
+/// Name of the upstream cluster for the control plane.
 const CONTROL_PLANE: &str = "strait";
 
-/// An address of the control plane: `HOST:PORT`, an IPv6 address in brackets.
+/// An address of the control plane: `HOST:PORT`, with an IPv6 address in brackets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discovery {
-    /// A name in lower case, or an address without brackets; the server's certificate must hold it.
+    /// A lowercase name, or an address without brackets. The server's certificate must contain it.
     pub host: String,
-    /// Not 0.
+    /// The port, which is not 0.
     pub port: u16,
 }
 
-/// A text is no `HOST:PORT`.
+/// The error for a text that is not `HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoDiscovery;
 
@@ -64,52 +64,53 @@ impl Discovery {
     }
 }
 
-/// Whether a text may be part of a node id, or a host: letters, digits, `-` and `.`.
+/// Returns whether a text is valid in a node ID or as a host: letters, digits, `-` and `.`.
 pub fn is_host(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.')
 }
 
-/// Who a proxy is.
+/// The identity and location of a proxy.
 #[derive(Debug, Clone)]
 pub struct ProxyNode<'a> {
     /// `sidecar` or `router`.
     pub kind: &'a str,
-    /// Of the pod or workload.
+    /// Name of the pod or workload.
     pub name: &'a str,
-    /// As in its certificate; without dots, for the last one of the node id divides name and namespace.
+    /// Namespace, as in its certificate. It contains no dot, because the last dot of the node ID separates name and
+    /// namespace.
     pub namespace: &'a str,
-    /// As in its certificate.
+    /// Service account, as in its certificate.
     pub service_account: &'a str,
     /// ID of its cluster.
     pub cluster: &'a str,
-    /// `None` leaves it to the control plane.
+    /// Network of the proxy. If it is `None`, the control plane derives it.
     pub network: Option<&'a str>,
-    /// The first goes into the node id.
+    /// Addresses of the proxy. The first one is part of the node ID.
     pub addresses: &'a [IpAddr],
-    /// Name of the Kubernetes node that it runs on, where that is known.
+    /// Name of the Kubernetes node that it runs on, if known.
     pub node_name: Option<&'a str>,
-    /// Of the pod.
+    /// Labels of the pod.
     pub labels: &'a [(String, String)],
     /// DNS domain of services.
     pub domain: &'a str,
-    /// Whether it asks for virtual hosts one by one.
+    /// Whether the proxy requests virtual hosts one by one (VHDS).
     pub vhds: bool,
 }
 
-/// Labels that name the service which a workload is a part of, the first first. (Istio, "Telemetry labels".)
+/// Labels that name the service of a workload, in order of preference. (Istio, "Telemetry labels".)
 const CANONICAL_NAMES: [&str; 3] =
     ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
 
 impl ProxyNode<'_> {
-    /// The node id.
+    /// Returns the node ID.
     pub fn id(&self) -> String {
         let Self { kind, name, namespace, domain, .. } = self;
         let address = self.addresses.first().map(IpAddr::to_string).unwrap_or_default();
         format!("{kind}~{address}~{name}.{namespace}~{namespace}.svc.{domain}")
     }
 
-    /// The service that it is a part of, as those know it who are told of nothing but the node: what spans are sent of
-    /// (Zipkin), for example. That is what Istio calls the canonical service, with its namespace.
+    /// Returns the service of the proxy for receivers that see only the node, such as Zipkin, which groups spans by it.
+    /// It is Istio's canonical service with its namespace.
     pub fn service(&self) -> String {
         let label = |wanted: &&str| {
             let mut labels = self.labels.iter();
@@ -119,7 +120,7 @@ impl ProxyNode<'_> {
         format!("{named}.{}", self.namespace)
     }
 
-    /// Its metadata, without where its secrets are.
+    /// Returns the metadata of the node, without the location of its secrets.
     pub fn metadata(&self) -> Value {
         let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
         let labels: Map<String, Value> =
@@ -144,22 +145,23 @@ impl ProxyNode<'_> {
     }
 }
 
-/// Files in PEM form that hold a certificate, its key, and the roots to trust. Absolute paths.
+/// PEM files with a certificate, its key, and the roots to trust, as absolute paths.
 #[derive(Debug, Clone, Copy)]
 pub struct PemFiles<'a> {
     /// The chain, leaf first.
     pub chain: &'a Path,
     /// The leaf's key.
     pub key: &'a Path,
-    /// What the control plane and other workloads must chain to.
+    /// Root certificates for the control plane and for other workloads.
     pub roots: &'a Path,
 }
 
 impl PemFiles<'_> {
-    /// The secrets that the control plane's TLS contexts name too: `default`, the certificate with its key, and `ROOTCA`.
+    /// Returns the secrets to which the control plane's TLS contexts refer: `default`, the certificate with its key,
+    /// and `ROOTCA`.
     ///
-    /// Envoy (1.36 and 1.40 tried) looks at `watched_directory` in secrets that come by SDS, from a file too, and passes
-    /// over it in static ones: these count as they are when the proxy starts.
+    /// Envoy (tested with 1.36 and 1.40) applies `watched_directory` in secrets that come from SDS, including SDS from
+    /// a file. In static secrets it ignores the field and reads the files only at startup.
     pub fn secrets(&self) -> [Value; 2] {
         let watched = |file: &Path| json!({ "path": folder_of(file) });
         [
@@ -181,7 +183,7 @@ impl PemFiles<'_> {
         ]
     }
 
-    /// What the two files of secrets hold: each secret in a discovery response.
+    /// Returns the content of the two SDS files, each a discovery response with one secret.
     pub fn sds_files(&self) -> [Value; 2] {
         self.secrets().map(|mut secret| {
             secret["@type"] =
@@ -191,37 +193,38 @@ impl PemFiles<'_> {
     }
 }
 
-/// Where a proxy's secrets come from.
+/// The source of a proxy's secrets.
 #[derive(Debug, Clone, Copy)]
 pub enum SecretSource<'a> {
-    /// Files of secrets (SDS), which are read again when they are renewed: absolute paths.
+    /// SDS files, as absolute paths. Envoy reads them again when they are renewed.
     Sds {
-        /// With the secret `default`.
+        /// The file with the secret `default`.
         certificate: &'a str,
-        /// With the secret `ROOTCA`.
+        /// The file with the secret `ROOTCA`.
         roots: &'a str,
     },
-    /// Read once, when the proxy starts.
+    /// Files that are read once, when the proxy starts.
     Static(PemFiles<'a>),
 }
 
-/// How often gRPC's own library looks whether its certificate was renewed.
+/// How often gRPC libraries check whether their certificate was renewed.
 const LIBRARY_REFRESH: &str = "60s";
 
-/// The bootstrap of gRPC's own library, which speaks xDS without a proxy (gRFC A27, A29, A36, A65): what
-/// `GRPC_XDS_BOOTSTRAP` names.
+/// The bootstrap for gRPC libraries, which use xDS without a proxy (gRFC A27, A29, A36, A65). The variable
+/// `GRPC_XDS_BOOTSTRAP` names its file.
 #[derive(Debug, Clone)]
 pub struct LibraryBootstrap<'a> {
-    /// Who the client or server is.
+    /// The identity of the client or server.
     pub node: ProxyNode<'a>,
-    /// Where its control plane is. Libraries take the first, and those that know gRFC A71 the others after it.
+    /// Addresses of its control plane. Libraries use the first, and those that support gRFC A71 fall back to the
+    /// others.
     pub discovery: &'a [Discovery],
     /// Its certificate and roots, for the control plane and for the mesh.
     pub files: PemFiles<'a>,
 }
 
 impl LibraryBootstrap<'_> {
-    /// As the library reads it.
+    /// Returns the bootstrap in the format of the libraries.
     pub fn to_json(&self) -> Value {
         let PemFiles { chain, key, roots } = self.files;
         let files = json!({
@@ -230,7 +233,7 @@ impl LibraryBootstrap<'_> {
         let mut refreshed = files.clone();
         refreshed["refresh_interval"] = json!(LIBRARY_REFRESH);
         let mut metadata = self.node.metadata();
-        // That it has certificates stands in this file alone.
+        // Only this file shows the control plane that the client or server has certificates.
         metadata["STRAIT_GRPC_MTLS"] = json!("true");
         let servers = self.discovery.iter().map(|server| {
             json!({
@@ -255,26 +258,27 @@ impl LibraryBootstrap<'_> {
     }
 }
 
-/// What a bootstrap is made of.
+/// The input of a bootstrap.
 #[derive(Debug, Clone)]
 pub struct Bootstrap<'a> {
-    /// Who the proxy is.
+    /// The identity of the proxy.
     pub node: ProxyNode<'a>,
-    /// Where its control plane is: the first that answers. At least one.
+    /// Addresses of its control plane, at least one. Envoy uses the first that is reachable.
     pub discovery: &'a [Discovery],
-    /// Whether only what changed is asked for (Delta), or all of a type each time.
+    /// Whether to use Delta xDS, which requests only changes, instead of state of the world.
     pub delta: bool,
-    /// Where Envoy's own admin interface listens.
+    /// The listening address of Envoy's admin interface.
     pub admin: SocketAddr,
     /// Its certificate and roots.
     pub secrets: SecretSource<'a>,
 }
 
-/// The largest program, in instructions, that RE2 may make of an expression in a route, as in Istio's proxies.
+/// The maximum size of the RE2 program of a regular expression in a route, in instructions. Istio's proxies use the
+/// same limit.
 const REGEX_PROGRAM_MAX: u32 = 32_768;
 
 impl Bootstrap<'_> {
-    /// As Envoy reads it.
+    /// Returns the bootstrap in Envoy's format.
     pub fn to_json(&self) -> Value {
         let mut metadata = self.node.metadata();
         let mut resources = json!({ "clusters": [self.control_plane()] });
@@ -301,8 +305,8 @@ impl Bootstrap<'_> {
                 "cds_config": { "ads": {}, "resource_api_version": "V3" },
                 "lds_config": { "ads": {}, "resource_api_version": "V3" },
             },
-            // Envoy's own limit refuses a whole table of routes for an expression of some length (docs/reference/traffic.md,
-            // "What Envoy refuses").
+            // With Envoy's default limit, one long expression makes Envoy reject the entire route configuration
+            // (docs/reference/traffic.md, "What Envoy refuses").
             "layered_runtime": { "layers": [
                 { "name": "strait", "static_layer": { "re2.max_program_size.error_level": REGEX_PROGRAM_MAX } },
                 { "name": "admin", "admin_layer": {} },
@@ -325,7 +329,7 @@ impl Bootstrap<'_> {
         let mut cluster = json!({
             "name": CONTROL_PLANE,
             "type": if are_addresses { "STATIC" } else { "STRICT_DNS" },
-            // Else Envoy tries only the IPv6 addresses of a name that has some, localhost among them.
+            // Otherwise Envoy tries only the IPv6 addresses of a name that has any, such as localhost.
             "dns_lookup_family": "ALL",
             "connect_timeout": "5s",
             "load_assignment": {
@@ -337,7 +341,7 @@ impl Bootstrap<'_> {
                     "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
                     "explicit_http_config": {
                         "http2_protocol_options": {
-                            // A control plane that vanished without notice is noticed within 40 s.
+                            // An unreachable control plane is detected within 40 s.
                             "connection_keepalive": { "interval": "30s", "timeout": "10s" },
                         },
                     },
@@ -346,7 +350,7 @@ impl Bootstrap<'_> {
             "transport_socket": { "name": "envoy.transport_sockets.tls", "typed_config": self.tls() },
         });
         if self.discovery.len() > 1 {
-            // Whoever can't be reached counts as unhealthy for a while, so that the next priority is tried.
+            // An unreachable address is unhealthy for a while, so that Envoy tries the next priority.
             cluster["outlier_detection"] = json!({
                 "split_external_local_origin_errors": true,
                 "consecutive_local_origin_failure": 2,
@@ -387,7 +391,7 @@ impl Bootstrap<'_> {
         tls
     }
 
-    /// What the control plane's certificate may prove.
+    /// Returns the matchers for the names in the control plane's certificate, one of which must match.
     fn names(&self) -> Vec<Value> {
         let san =
             |kind: &str, name: &str| json!({ "san_type": kind, "matcher": { "exact": name } });
@@ -399,7 +403,7 @@ impl Bootstrap<'_> {
                 continue;
             }
             names.push(san("DNS", host));
-            // The certificate holds a Service's short form.
+            // The certificate contains the short name of a Service.
             let short = host.strip_suffix(&format!(".{}", self.node.domain));
             names.extend(
                 short.filter(|short| short.ends_with(".svc")).map(|short| san("DNS", short)),
@@ -409,7 +413,7 @@ impl Bootstrap<'_> {
     }
 }
 
-/// A secret by its name, from a file where one is given. By its name alone only a static secret is found.
+/// Returns a reference to a secret: from a file if one is given, otherwise to a static secret.
 fn named(name: &str, file: Option<&str>) -> Value {
     let Some(file) = file else { return json!({ "name": name }) };
     let watched = json!({ "path": folder_of(Path::new(file)) });
@@ -420,13 +424,13 @@ fn named(name: &str, file: Option<&str>) -> Value {
     })
 }
 
-/// The folder that a file is in.
+/// Returns the folder of a file, or `.` if the path has none.
 pub fn folder_of(file: &Path) -> &Path {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))
 }
 
-/// An address as Envoy writes it.
+/// Returns an address in Envoy's format.
 pub fn socket_address(host: &str, port: u16) -> Value {
     json!({ "socket_address": { "address": host, "port_value": port } })
 }

@@ -1,15 +1,15 @@
-//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): their heads and their numbers.
+//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): their headers and constants.
 
 use crate::rope::Rope;
 
-/// What a client says first (section 3.4).
+/// The connection preface, which a client sends first (section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The length of a head.
+/// Length of a frame header, in bytes.
 const HEAD: usize = 9;
-/// The longest payload, in both directions: the least that everybody must take.
+/// The maximum payload in both directions, in bytes: the minimum that every peer must accept.
 pub(super) const PAYLOAD_MAX: usize = 16 << 10;
 
-/// The kinds of frames.
+/// Frame types.
 pub(super) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const HEADERS: u8 = 1;
@@ -23,7 +23,7 @@ pub(super) mod kind {
     pub(crate) const CONTINUATION: u8 = 9;
 }
 
-/// Flags; what a bit means depends on the kind.
+/// Frame flags. The meaning of a bit depends on the frame type.
 pub(super) mod flag {
     pub(crate) const ACK: u8 = 1;
     pub(crate) const END_STREAM: u8 = 1;
@@ -32,7 +32,7 @@ pub(super) mod flag {
     pub(crate) const PRIORITY: u8 = 32;
 }
 
-/// Settings by number (section 6.5.2).
+/// Identifiers of settings (section 6.5.2).
 pub(super) mod setting {
     pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
     pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -40,29 +40,29 @@ pub(super) mod setting {
     pub(crate) const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
-/// Why a stream or a connection ends (section 7).
+/// The reason why a stream or a connection ends (section 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ErrorCode {
-    /// It has served its purpose.
+    /// No error: the stream or connection is no longer needed (NO_ERROR).
     None = 0,
-    /// What came isn't HTTP/2.
+    /// The peer violated the protocol (PROTOCOL_ERROR).
     Protocol = 1,
-    /// More came than there was room for.
+    /// The peer sent more than the window allows (FLOW_CONTROL_ERROR).
     FlowControl = 3,
-    /// A frame is longer than agreed.
+    /// A frame has an invalid size (FRAME_SIZE_ERROR).
     FrameSize = 6,
-    /// Nothing was done for this call: it may be tried again elsewhere.
+    /// The call was not processed and can be retried safely (REFUSED_STREAM).
     Refused = 7,
-    /// The answer is not wanted any more.
+    /// The response is no longer needed (CANCEL).
     Cancel = 8,
-    /// A block of headers can't be read, nor any after it.
+    /// A header block can't be decoded, so later blocks can't be either (COMPRESSION_ERROR).
     Compression = 9,
-    /// Too much that costs us and says nothing.
+    /// The peer causes too much load without useful work (ENHANCE_YOUR_CALM).
     Calm = 11,
 }
 
-/// What a frame begins with.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FrameHead {
     pub(super) length: usize,
@@ -72,7 +72,7 @@ pub(super) struct FrameHead {
 }
 
 impl FrameHead {
-    /// Reads a head; returns what comes behind it. `None` where it isn't all there.
+    /// Reads a frame header. Returns it with the bytes after it, or `None` if it is incomplete.
     pub(super) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&[a, b, c, kind, flags, ref stream @ ..], rest) = bytes.split_first_chunk::<HEAD>()?;
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
@@ -84,7 +84,7 @@ impl FrameHead {
         self.flags & flag != 0
     }
 
-    /// Writes a head; `length` bytes must follow.
+    /// Writes a frame header. The caller must write `length` bytes of payload after it.
     pub(super) fn put(length: usize, kind: u8, flags: u8, stream: u32, out: &mut Rope) {
         let length = u32::try_from(length).expect("at most PAYLOAD_MAX").to_be_bytes();
         out.put_slice(&length[1..]);
@@ -92,19 +92,19 @@ impl FrameHead {
         out.put_slice(&stream.to_be_bytes());
     }
 
-    /// Writes a whole frame.
+    /// Writes a frame with its payload.
     pub(super) fn put_frame(kind: u8, flags: u8, stream: u32, payload: &[u8], out: &mut Rope) {
         Self::put(payload.len(), kind, flags, stream, out);
         out.put_slice(payload);
     }
 }
 
-/// The four bytes that are all of a payload.
+/// Parses a payload that consists of one 32-bit number.
 pub(super) fn number(payload: &[u8]) -> Result<u32, ErrorCode> {
     payload.try_into().map(u32::from_be_bytes).map_err(|_| ErrorCode::FrameSize)
 }
 
-/// The payload of `head` without its padding.
+/// Returns the payload of a frame without its padding.
 pub(super) fn unpadded<'a>(head: &FrameHead, payload: &'a [u8]) -> Result<&'a [u8], ErrorCode> {
     if !head.has(flag::PADDED) {
         return Ok(payload);

@@ -1,4 +1,4 @@
-//! Headers as HTTP/2 packs them (RFC 7541). Reads whatever the other side may say; writes the plainest form.
+//! Header compression of HTTP/2 (RFC 7541). Decodes every representation; encodes only in the simplest one.
 
 use std::collections::VecDeque;
 
@@ -6,50 +6,52 @@ use http::HeaderMap;
 
 use super::huffman;
 
-/// The largest table of the other side's headers until it has taken our settings, which may allow none.
+/// The maximum size of the peer's dynamic table, in bytes, until the peer acknowledges our settings, which
+/// may forbid the table.
 const TABLE_MAX: usize = 4096;
-/// What an entry counts beside its texts (section 4.1).
+/// The size of a table entry in addition to its name and value, in bytes (section 4.1).
 const ENTRY_OVERHEAD: usize = 32;
-/// Of a longer text nothing more is kept: a block has no more bytes, but Huffman's are shorter.
+/// Longer texts are truncated to this many bytes. A block is shorter, but its Huffman-coded texts may decode
+/// to more.
 const TEXT_MAX: usize = 32 << 10;
 
-/// A block that can't be read; nothing after it can.
+/// The error for a header block that can't be decoded. Later blocks can't be decoded either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnreadableBlock;
 
-/// What is needed to read the next block.
+/// A decoder for the header blocks of one connection, with the dynamic table.
 #[derive(Debug)]
 pub struct HeaderDecoder {
-    /// The newest first.
+    /// The newest entry first.
     table: VecDeque<HeaderField>,
     size: usize,
-    /// What the other side uses of what we allow.
+    /// The table size that the peer uses, within `allowed`.
     size_max: usize,
     allowed: usize,
 }
 
-/// Name and value.
+/// The name and the value of a header.
 pub type HeaderField = (Box<[u8]>, Box<[u8]>);
 
 impl Default for HeaderDecoder {
-    /// Nothing has been read, and no settings say how large the table may be.
+    /// Returns a decoder with an empty table of the default size limit.
     fn default() -> Self {
         Self { table: VecDeque::new(), size: 0, size_max: TABLE_MAX, allowed: TABLE_MAX }
     }
 }
 
 impl HeaderDecoder {
-    /// The other side has taken settings that allow no table.
+    /// Empties the dynamic table and forbids a new one, because the peer has acknowledged such settings.
     pub(super) fn forget_all(&mut self) {
         self.allowed = 0;
         self.resize(0);
         self.table = VecDeque::new();
     }
 
-    /// Reads a block, field by field.
+    /// Decodes a block and passes each field to `field`.
     ///
     /// # Errors
-    /// It is no block, or one of another connection.
+    /// The block is malformed, or refers to entries that the table does not contain.
     pub fn decode(
         &mut self,
         mut block: &[u8],
@@ -113,7 +115,7 @@ fn size((name, value): &HeaderField) -> usize {
     name.len() + value.len() + ENTRY_OVERHEAD
 }
 
-/// Reads a number whose first bits are the last `prefix` bits of a byte (section 5.1).
+/// Reads a number that begins in the last `prefix` bits of a byte (section 5.1).
 fn integer(input: &mut &[u8], prefix: u32) -> Result<usize, UnreadableBlock> {
     let mut byte = || {
         let (first, rest) = input.split_first().ok_or(UnreadableBlock)?;
@@ -125,7 +127,7 @@ fn integer(input: &mut &[u8], prefix: u32) -> Result<usize, UnreadableBlock> {
     if value < mask {
         return Ok(value);
     }
-    // Nothing here is longer than a block: three more bytes are plenty.
+    // No valid number exceeds the length of a block, so three more bytes suffice.
     for shift in [0, 7, 14] {
         let next = byte()?;
         value += (next & 0x7f) << shift;
@@ -136,7 +138,7 @@ fn integer(input: &mut &[u8], prefix: u32) -> Result<usize, UnreadableBlock> {
     Err(UnreadableBlock)
 }
 
-/// Reads a text (section 5.2).
+/// Reads a string literal (section 5.2).
 fn text(input: &mut &[u8]) -> Result<Box<[u8]>, UnreadableBlock> {
     let packed = input.first().ok_or(UnreadableBlock)? & 0x80 != 0;
     let length = integer(input, 7)?;
@@ -149,7 +151,7 @@ fn text(input: &mut &[u8]) -> Result<Box<[u8]>, UnreadableBlock> {
     Ok(text.into())
 }
 
-/// Packs the head of a response; trailers have no `status`.
+/// Encodes the headers of a response. Trailers have no `status`.
 pub(super) fn encode(status: Option<u16>, headers: &HeaderMap) -> Vec<u8> {
     let mut block = Vec::with_capacity(64);
     match status {
@@ -161,7 +163,7 @@ pub(super) fn encode(status: Option<u16>, headers: &HeaderMap) -> Vec<u8> {
         None => {}
     }
     for (name, value) in headers {
-        // A literal that nobody need remember, with a new name.
+        // A literal field without indexing, with a new name.
         block.push(0);
         put_text(name.as_str().as_bytes(), &mut block);
         put_text(value.as_bytes(), &mut block);
@@ -184,7 +186,7 @@ fn put_text(text: &[u8], block: &mut Vec<u8>) {
     block.extend_from_slice(text);
 }
 
-/// What everybody knows (appendix A); the first has the number 1.
+/// The static table (appendix A). The first entry has index 1.
 const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_headers_are_decoded() {
         let mut headers = HeaderMap::new();
         let long = "x".repeat(1000);
         for (name, value) in [("content-type", "application/grpc"), ("grpc-message", &long)] {
@@ -286,18 +288,18 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_own_table_is_remembered_within_its_size() {
+    fn dynamic_table_is_limited_in_size() {
         let mut decoder = HeaderDecoder::default();
         let entry = b"\x40\x01a\x01b";
         assert_eq!(read(&mut decoder, entry), Ok(vec![field("a", "b")]));
         assert_eq!(read(&mut decoder, &[0x80 | 62]), Ok(vec![field("a", "b")]));
-        // The name of an entry of its own, with another value.
+        // The name of a dynamic entry, with another value.
         assert_eq!(read(&mut decoder, b"\x0f\x2f\x01c"), Ok(vec![field("a", "c")]));
         for _ in 0..1000 {
             assert!(read(&mut decoder, entry).is_ok());
         }
         assert!(decoder.size <= TABLE_MAX && decoder.table.len() == TABLE_MAX / 34);
-        // Down to room for one, then none, then more than is allowed.
+        // The table is resized to one entry, then to none, then beyond the limit.
         assert_eq!(read(&mut decoder, &[0x3f, 3]), Ok(vec![]));
         assert_eq!((decoder.table.len(), decoder.size), (1, 34));
         decoder.forget_all();
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_out_of_range_is_refused() {
+    fn truncated_or_invalid_blocks_are_refused() {
         for block in [
             &[0x80][..],
             &[0x80 | 62],

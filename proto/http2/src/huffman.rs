@@ -1,12 +1,12 @@
-//! The Huffman code of HPACK (RFC 7541, appendix B), decoded.
+//! Decoder for the Huffman code of HPACK (RFC 7541, appendix B).
 //!
-//! The code is canonical: codes of one length follow each other in the order of [`SYMBOLS`], so how many
-//! there are of each length says the rest.
+//! The code is canonical: codes of equal length are consecutive, in the order of [`SYMBOLS`]. Therefore
+//! the number of codes of each length defines all codes.
 
-/// Decodes a text; `None` where it isn't one. At most `limit` bytes of it are kept.
+/// Decodes a text; `None` if it is invalid. At most the first `limit` bytes of the text are returned.
 pub(super) fn decode(bytes: &[u8], limit: usize) -> Option<Vec<u8>> {
     let mut text = Vec::new();
-    // The bits since the last symbol, and among the codes of their length, the first and its symbol.
+    // The bits since the last symbol; and the first code of their length, with the index of its symbol.
     let (mut code, mut length, mut first, mut index) = (0_u32, 0_usize, 0_u32, 0_u32);
     let mut all_ones = true;
     for byte in bytes {
@@ -16,7 +16,7 @@ pub(super) fn decode(bytes: &[u8], limit: usize) -> Option<Vec<u8>> {
             code = code << 1 | bit;
             length += 1;
             first <<= 1;
-            // Thirty ones end a text, and must not occur in one.
+            // Thirty ones are the end-of-string symbol, which must not occur in a text.
             let count = u32::from(*COUNTS.get(length)?);
             if code < first + count {
                 let symbol = *SYMBOLS.get((index + code - first) as usize)?;
@@ -30,17 +30,17 @@ pub(super) fn decode(bytes: &[u8], limit: usize) -> Option<Vec<u8>> {
             }
         }
     }
-    // What fills the last byte is the beginning of that end, and shorter than a byte.
+    // The padding of the last byte consists of ones and is shorter than a byte.
     (length < 8 && all_ones).then_some(text)
 }
 
-/// How many codes have as many bits as the place here says.
+/// The number of codes of each length in bits.
 const COUNTS: [u8; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19,
     29, 0, 3,
 ];
 
-/// The bytes, in the order of their codes.
+/// The decoded bytes, in the order of their codes.
 const SYMBOLS: [u8; 256] = [
     48, 49, 50, 97, 99, 101, 105, 111, 115, 116, 32, 37, 45, 46, 47, 51, 52, 53, 54, 55, 56, 57,
     61, 65, 95, 98, 100, 102, 103, 104, 108, 109, 110, 112, 114, 117, 58, 66, 67, 68, 69, 70, 71,
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_standard_are_read() {
+    fn examples_of_the_standard_are_decoded() {
         for (bytes, text) in [
             ("f1e3c2e5f23a6ba0ab90f4ff", "www.example.com"),
             ("a8eb10649cbf", "no-cache"),
@@ -79,8 +79,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_refused() {
-        // Filled with a zero, with a whole byte of ones, and with the end's own code.
+    fn invalid_codes_are_refused() {
+        // Padding with a zero, padding of a complete byte, and the end-of-string symbol.
         for bytes in [&[0b0000_0000][..], &[0b0000_0111, 0xff], &[0xff; 4]] {
             assert_eq!(decode(bytes, 100), None, "{bytes:?}");
         }

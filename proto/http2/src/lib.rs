@@ -1,8 +1,8 @@
-//! The server side of HTTP/2 (RFC 9113, and RFC 7541 for its headers): what gRPC needs and no more, lean where a
-//! connection is idle.
+//! The server side of HTTP/2 (RFC 9113, with RFC 7541 for headers): only what gRPC needs, with little memory for an
+//! idle connection.
 //!
-//! One task serves a connection, its calls included, so nothing here wakes anybody: whoever drives the
-//! [`Http2Connection`] polls the calls whenever it has received or sent. Between frames no buffer is kept.
+//! One task serves a connection with all its calls, so this crate never wakes a task. The task that drives the
+//! [`Http2Connection`] polls the calls after every receive and transmit. No buffer is kept between frames.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -26,44 +26,46 @@ mod huffman;
 mod protocol;
 mod rope;
 
-/// What is read at once: a record of TLS.
+/// The maximum number of bytes per read: one TLS record.
 const READ_MAX: usize = 16 << 10;
-/// What is handed to the stream at once, and what it therefore holds of a peer that reads nothing: four records of TLS, which
-/// together are as much as Linux passes on in one piece, on loopback and to a card that cuts packets for itself (64 KiB
-/// less heads, in whole packets: 64,260 bytes by IPv6). What is a little longer is two pieces, each with its own way.
+/// The maximum number of bytes per write to the stream, and therefore the most that the stream holds for a peer that
+/// does not read. The bytes fit into four TLS records. These records are as large as the largest packet that Linux
+/// passes on as a whole, over loopback or to a network card that segments packets itself (64 KiB minus headers, in
+/// whole segments: 64,260 bytes with IPv6). A slightly larger write would become two packets that are processed
+/// separately.
 pub const WRITE_MAX: usize = 62 << 10;
-/// The same in pieces: enough where it is upstream clusters, each of which is two.
+/// The maximum number of slices per write: enough for upstream clusters, each of which takes two slices.
 const PIECES_MAX: usize = 168;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug)]
 pub enum ConnectionEnd {
-    /// The peer has closed it.
+    /// The peer closed the connection.
     Closed,
     /// The socket failed.
     Io(io::Error),
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Fault(ErrorCode),
 }
 
-/// A connection, to be driven by one task.
+/// A connection, driven by one task.
 pub struct Http2Connection<S> {
     stream: S,
     shared: ConnectionHandle,
 }
 
-/// A handle of a connection for those who serve it beside its driver.
+/// A handle to a connection for code other than its driver.
 #[derive(Debug, Clone)]
 pub struct ConnectionHandle(Arc<Mutex<Http2Protocol>>);
 
-/// The body of a call.
+/// The request body of a call.
 #[derive(Debug)]
 pub struct Body {
     shared: ConnectionHandle,
     stream: u32,
 }
 
-/// The answer to a call. If it is dropped unfinished the call is cancelled.
+/// The response of a call. The call is cancelled if this is dropped before the response ends.
 #[derive(Debug)]
 pub struct CallResponse {
     shared: ConnectionHandle,
@@ -71,30 +73,30 @@ pub struct CallResponse {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Http2Connection<S> {
-    /// A connection of a peer that has yet to speak.
+    /// Returns a connection whose peer has not sent anything yet.
     pub fn new(stream: S) -> Self {
         let shared = ConnectionHandle(Arc::new(Mutex::new(Http2Protocol::new())));
         Self { stream, shared }
     }
 
-    /// The same of a peer of which nobody knows who it is: it may send 64 KiB in all that nobody has read, until
-    /// [`ConnectionHandle::widen`].
+    /// Returns a connection to an unauthenticated peer. It may send at most 64 KiB of unread data in total, until
+    /// [`ConnectionHandle::widen`] is called.
     pub fn narrow(stream: S) -> Self {
         let shared = ConnectionHandle(Arc::new(Mutex::new(Http2Protocol::narrow())));
         Self { stream, shared }
     }
 
-    /// Another handle.
+    /// Returns another handle to this connection.
     pub fn shared(&self) -> ConnectionHandle {
         self.shared.clone()
     }
 
-    /// Takes what the peer says next, unless too much waits to be sent.
+    /// Receives from the peer. Stays pending while too much output is waiting.
     pub fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ConnectionEnd>> {
         if self.shared.protocol().is_full() {
             return Poll::Pending;
         }
-        // On the stack, so that an idle connection has no buffer.
+        // The buffer is on the stack, so that an idle connection has none.
         let mut space = [MaybeUninit::uninit(); READ_MAX];
         let mut buffer = ReadBuf::uninit(&mut space);
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))
@@ -106,15 +108,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http2Connection<S> {
         Poll::Ready(received.map_err(ConnectionEnd::Fault))
     }
 
-    /// The next call that the peer has begun.
+    /// Returns the next call that the peer has opened.
     pub fn accept(&mut self) -> Option<(Request<Body>, CallResponse)> {
         let (request, stream) = self.shared.protocol().accept()?;
         let body = Body { shared: self.shared(), stream };
         Some((request.map(|()| body), CallResponse { shared: self.shared(), stream }))
     }
 
-    /// Sends what waits, as far as the socket takes it. Returns whether somebody may have waited for the
-    /// room that there is now.
+    /// Sends waiting output, as far as the socket accepts it. Returns whether there is room for output again after
+    /// there was none, so that a call may have waited for it.
     pub fn poll_transmit(&mut self, context: &mut Context<'_>) -> Result<bool, io::Error> {
         let mut protocol = self.shared.protocol();
         if protocol.output.is_empty() && !protocol.held {
@@ -122,8 +124,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http2Connection<S> {
         }
         let had_room = protocol.has_room();
         loop {
-            // The stream, which may be TLS, takes what it has not passed on. What it holds can't be
-            // replaced by what is newer, so it gets no more before that has gone.
+            // The stream may be TLS and buffers data that the socket has not accepted. Buffered data can't be replaced
+            // by newer data, so the stream gets more only after its buffer is empty.
             protocol.held = Pin::new(&mut self.stream).poll_flush(context)?.is_pending();
             if protocol.held || protocol.output.is_empty() {
                 return Ok(!had_room && protocol.has_room());
@@ -139,7 +141,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http2Connection<S> {
         }
     }
 
-    /// Says goodbye, as far as the peer listens.
+    /// Sends a GOAWAY if the peer is at fault, and the waiting output, as far as the peer reads.
     pub async fn close(&mut self, end: &ConnectionEnd) {
         if let ConnectionEnd::Fault(reason) = end {
             self.shared.protocol().fail(*reason);
@@ -163,39 +165,39 @@ impl ConnectionHandle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the peer speaks HTTP/2 at all.
+    /// Returns whether the peer has sent the preface and its settings.
     pub fn has_begun(&self) -> bool {
         self.protocol().has_begun()
     }
 
-    /// Whether nothing more will come.
+    /// Returns whether the connection is closing and no call is left.
     pub fn is_over(&self) -> bool {
         self.protocol().is_over()
     }
 
-    /// Lets the peer send as much as any; does nothing where it may already.
+    /// Extends the window of the connection to its full size. Does nothing if it was already extended.
     pub fn widen(&self) {
         self.protocol().widen();
     }
 
-    /// Takes no new calls; those there are go on.
+    /// Refuses new calls. Existing calls continue.
     pub fn leave(&self) {
         self.protocol().leave();
     }
 
-    /// Asks whether the peer is there.
+    /// Sends a ping.
     pub fn ping(&self) {
         self.protocol().ping();
     }
 
-    /// Whether the last [`Self::ping`] was answered.
+    /// Returns whether the last [`Self::ping`] was answered.
     pub fn is_answered(&self) -> bool {
         self.protocol().is_answered()
     }
 }
 
 impl Body {
-    /// What came since this was last called; `None` at the end.
+    /// Returns the data received since the last call of this function; `None` at the end of the body.
     pub fn poll_data(&mut self) -> Poll<Result<Option<Vec<u8>>, CallOver>> {
         match self.shared.protocol().take_body(self.stream) {
             Ok(Some(data)) if data.is_empty() => Poll::Pending,
@@ -203,20 +205,20 @@ impl Body {
         }
     }
 
-    /// Whether nothing more will come.
+    /// Returns whether the body is complete and has been read.
     pub fn is_end(&self) -> bool {
         self.shared.protocol().is_heard(self.stream)
     }
 }
 
 impl CallResponse {
-    /// Sends the head of the answer.
+    /// Sends the response headers.
     pub fn send_head(&mut self, head: &Response<()>, end: bool) -> Result<(), CallOver> {
         let (status, headers) = (Some(head.status().as_u16()), head.headers());
         self.shared.protocol().send_headers(self.stream, status, headers, end)
     }
 
-    /// How much there is room for, once there is room for anything.
+    /// Returns the number of bytes that can be sent, once it is not 0.
     pub fn poll_room(&mut self) -> Poll<Result<usize, CallOver>> {
         match self.shared.protocol().room(self.stream) {
             Ok(0) => Poll::Pending,
@@ -224,17 +226,17 @@ impl CallResponse {
         }
     }
 
-    /// Sends the beginning of `messages`, `count` bytes, for which there is room.
+    /// Sends the first `count` bytes of `messages`, for which there must be room.
     pub fn send(&mut self, messages: &mut Rope, count: usize) -> Result<(), CallOver> {
         self.shared.protocol().send_data(self.stream, messages, count)
     }
 
-    /// Ends the answer.
+    /// Ends the response.
     pub fn end(self, trailers: &HeaderMap) {
         let _ = self.shared.protocol().send_headers(self.stream, None, trailers, true);
     }
 
-    /// Ready when the peer has given the call up.
+    /// Completes when the peer has cancelled the call.
     pub fn poll_gone(&mut self) -> Poll<()> {
         match self.shared.protocol().room(self.stream) {
             Ok(_) => Poll::Pending,
@@ -263,15 +265,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_the_stream_holds_back_is_sent_as_the_peer_reads() {
+    async fn data_buffered_by_the_stream_is_sent_as_the_peer_reads() {
         let (ours, mut theirs) = tokio::io::duplex(8);
-        // It takes all at once, as TLS does, and passes it on in small pieces.
+        // A stream that accepts all data at once, as TLS does, and forwards it in small pieces.
         let mut served = Http2Connection::new(BufWriter::new(ours));
         let drive = poll_fn(|context| {
             served.poll_transmit(context).expect("sent");
             Poll::<()>::Pending
         });
-        // Our settings, and the window of the connection.
+        // Our settings, and the window update of the connection.
         let mut hello = [0; 9 + 4 * 6 + 9 + 4];
         tokio::select! {
             () = drive => {}
@@ -281,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Takes whatever it is given, and notes how much at once.
+    /// A stream that accepts all data and records the size of each write.
     #[derive(Default)]
     struct Taking(Vec<usize>);
 
@@ -324,14 +326,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn much_leaves_in_writes_as_large_as_may_be_whatever_pieces_it_is_of() {
+    async fn large_output_is_written_in_maximum_size_writes() {
         let window = (1_u32 << 20).to_be_bytes();
         let setting = [&setting::INITIAL_WINDOW_SIZE.to_be_bytes()[..], &window].concat();
         let mut hello = Rope::default();
         hello.put_slice(PREFACE);
         FrameHead::put_frame(kind::SETTINGS, 0, 0, &setting, &mut hello);
         FrameHead::put_frame(kind::WINDOW_UPDATE, 0, 0, &window, &mut hello);
-        // `POST /`, as numbers of the table that everybody has.
+        // `POST /`, as indexes of the static table.
         let post = [0x80 | 3, 0x80 | 4, 0x80 | 7];
         FrameHead::put_frame(kind::HEADERS, flag::END_HEADERS, 1, &post, &mut hello);
         let hello = hello.into_bytes();
@@ -359,9 +361,9 @@ mod tests {
         }
     }
 
-    /// Answers that are not made yet are of the newest state; what TLS has encrypted can't be taken back.
+    /// Unbuilt responses can still use the newest state, but data that TLS has encrypted can't be replaced.
     #[tokio::test]
-    async fn there_is_no_room_while_the_stream_holds_something_back() {
+    async fn no_room_while_the_stream_has_buffered_data() {
         let (ours, mut theirs) = tokio::io::duplex(8);
         let mut served = Http2Connection::new(BufWriter::new(ours));
         let transmitted = poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await;

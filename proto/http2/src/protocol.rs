@@ -1,8 +1,9 @@
-//! The server's side of HTTP/2 (RFC 9113) as plain state: bytes of the peer go in, calls come out, and
-//! frames gather in a rope until the socket takes them.
+//! The server side of HTTP/2 (RFC 9113) as a state machine without I/O: it receives the peer's bytes, returns
+//! calls, and collects frames in a rope until the socket accepts them.
 //!
-//! Everything a peer can make us keep has a bound: calls, headers, bodies by their windows, answers by
-//! the rope, which also says when no more is read. What costs us and says nothing is counted.
+//! All memory that a peer can make us use is bounded: calls and headers by limits, bodies by their windows,
+//! responses by the rope, whose length also stops further reads. Actions of the peer that cause load without
+//! useful work are counted.
 
 use std::collections::VecDeque;
 
@@ -15,63 +16,64 @@ use super::hpack::{self, HeaderDecoder, HeaderField};
 use crate::WRITE_MAX;
 use crate::rope::Rope;
 
-/// Calls at once on one connection.
+/// The maximum number of concurrent calls per connection.
 const CALLS_MAX: u32 = 16;
-/// The longest block of headers as it comes, and all they say.
+/// The maximum size of an encoded header block, and of its decoded fields, in bytes.
 const BLOCK_MAX: usize = PAYLOAD_MAX;
 const HEADERS_MAX: usize = 8 << 10;
-/// What a peer may send of one call, and in all, before any of it was read.
+/// The maximum unread data that a peer may send, per call and per connection, in bytes.
 const CALL_WINDOW: u32 = 256 << 10;
 const WINDOW: u32 = 1 << 20;
-/// The windows that both sides begin with (section 6.9.2).
+/// The initial windows of both sides, in bytes (section 6.9.2).
 const FIRST_WINDOW: u32 = 0xffff;
 const WINDOW_MAX: i64 = i32::MAX as i64;
-/// What waits for the socket before no more is taken, of answers or of what the peer says: [`WRITE_MAX`], less the
-/// heads of the frames in it.
+/// The length of the waiting output, in bytes, at which no more responses are accepted and nothing more is read:
+/// [`WRITE_MAX`] minus the frame headers in it.
 const OUTPUT_MAX: usize = WRITE_MAX - 4 * 9;
-/// How often a peer may do what costs us and says nothing, such as to call and hang up.
+/// How often a peer may cause load without useful work, for example by opening and cancelling a call.
 const STRIKES_MAX: u32 = 1000;
-/// A block of headers comes in no more pieces.
+/// The maximum number of frames of a header block.
 const PIECES_MAX: usize = 32;
 
-/// The call is over: ended by the peer, or with the connection.
+/// The error for a call that has ended, by the peer or with the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallOver;
 
-/// A call that the peer has begun, by the number of its stream.
+/// A call that the peer has opened, with the number of its stream.
 pub(super) type Opened = (Request<()>, u32);
 
-/// See the module's description.
+/// The state of one connection. The module documentation describes it.
 #[derive(Debug)]
 pub(super) struct Http2Protocol {
-    /// The beginning of a frame.
+    /// The beginning of an incomplete frame.
     rest: Vec<u8>,
     greeted: bool,
     settled: bool,
-    /// Our settings have been taken.
+    /// Whether the peer has acknowledged our settings.
     agreed: bool,
     block: Option<HeaderBlock>,
     headers: HeaderDecoder,
-    /// The last stream the peer has opened.
+    /// The highest stream number that the peer has opened.
     last: u32,
     calls: Vec<OpenCall>,
     opened: VecDeque<Opened>,
-    /// What we may send, in all and at first of one call.
+    /// What we may send, in bytes: in total, and initially per call.
     window: i64,
     first_window: i64,
-    /// What the peer may send, and what of it was read since the last window update.
+    /// What the peer may send, in total.
     intake: Intake,
-    /// What waits for the socket.
+    /// The output that waits for the socket.
     pub(super) output: Rope,
-    /// The stream has taken what the socket has not: until that has gone it is given no more.
+    /// Whether the stream has buffered data that the socket has not accepted. The stream gets more only after its
+    /// buffer is empty.
     pub(super) held: bool,
     strikes: u32,
-    /// A ping of ours has no answer yet.
+    /// Whether our last ping is unanswered.
     pinged: bool,
     leaving: bool,
 }
 
-/// A block of headers that isn't all there.
+/// An incomplete header block.
 #[derive(Debug)]
 struct HeaderBlock {
     head: FrameHead,
@@ -79,22 +81,22 @@ struct HeaderBlock {
     pieces: usize,
 }
 
-/// One call, until the handle of it is dropped.
+/// A call, until its handle is dropped.
 #[derive(Debug)]
 struct OpenCall {
     stream: u32,
     window: i64,
     intake: Intake,
-    /// What came of its body.
+    /// The received part of the body that has not been read yet.
     inbox: Vec<u8>,
-    /// The peer has sent everything.
+    /// Whether the peer has ended the request.
     heard: bool,
-    /// We have.
+    /// Whether we have ended the response.
     said: bool,
     gone: bool,
 }
 
-/// How much a peer may send.
+/// The receive window of a call or of the connection, in bytes.
 #[derive(Debug)]
 struct Intake {
     left: i64,
@@ -112,7 +114,8 @@ impl Intake {
         if self.left < 0 { Err(ErrorCode::FlowControl) } else { Ok(()) }
     }
 
-    /// Notes what was read; returns by how much the peer may be given more, once that is worth a frame.
+    /// Records that `length` bytes were read. Returns the increment of a window update, once half of the window
+    /// has been read.
     fn give_back(&mut self, length: usize) -> Option<u32> {
         self.read += u32::try_from(length).expect("no more than was taken");
         (self.read >= self.whole / 2).then(|| {
@@ -123,18 +126,18 @@ impl Intake {
 }
 
 impl Http2Protocol {
-    /// A connection on which the peer has sent nothing; we send our settings.
+    /// Returns the state of a new connection. Our settings are in the output.
     pub(super) fn new() -> Self {
         let mut protocol = Self::narrow();
         protocol.widen();
         protocol
     }
 
-    /// The same of a peer that may say no more than 64 KiB in all, before that is read.
+    /// Returns the state of a connection whose peer may send at most 64 KiB of unread data in total.
     pub(super) fn narrow() -> Self {
         let mut output = Rope::default();
         let settings = [
-            // The peer's headers are few: a table of them would be kept for nothing.
+            // A dynamic table would waste memory, because the peer sends few headers.
             (setting::HEADER_TABLE_SIZE, 0),
             (setting::MAX_CONCURRENT_STREAMS, CALLS_MAX),
             (setting::INITIAL_WINDOW_SIZE, CALL_WINDOW),
@@ -168,7 +171,7 @@ impl Http2Protocol {
         }
     }
 
-    /// Lets the peer say as much as others; does nothing where it may already.
+    /// Extends the window of the connection to its full size. Does nothing if it was already extended.
     pub(super) fn widen(&mut self) {
         if self.intake.whole == FIRST_WINDOW {
             let more = WINDOW - FIRST_WINDOW;
@@ -178,10 +181,10 @@ impl Http2Protocol {
         }
     }
 
-    /// Takes what the peer says.
+    /// Receives bytes from the peer.
     ///
     /// # Errors
-    /// It ends the connection.
+    /// The reason why the connection must end.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), ErrorCode> {
         if self.rest.is_empty() {
             let used = self.frames(bytes)?;
@@ -198,7 +201,7 @@ impl Http2Protocol {
         if self.strikes > STRIKES_MAX { Err(ErrorCode::Calm) } else { Ok(()) }
     }
 
-    /// The next call that the peer has begun.
+    /// Returns the next call that the peer has opened.
     pub(super) fn accept(&mut self) -> Option<Opened> {
         let opened = self.opened.pop_front();
         if self.opened.is_empty() {
@@ -207,27 +210,27 @@ impl Http2Protocol {
         opened
     }
 
-    /// Whether the peer speaks HTTP/2 at all.
+    /// Returns whether the peer has sent the preface and its settings.
     pub(super) fn has_begun(&self) -> bool {
         self.settled
     }
 
-    /// Whether there is nothing more to come: one side leaves, and no call is left.
+    /// Returns whether one side is closing the connection and no call is left.
     pub(super) fn is_over(&self) -> bool {
         self.leaving && self.calls.is_empty()
     }
 
-    /// Whether so much waits for the socket that nothing more is read.
+    /// Returns whether so much output is waiting that nothing more is read.
     pub(super) fn is_full(&self) -> bool {
         self.output.len() >= OUTPUT_MAX
     }
 
-    /// Whether an answer may go on, as far as the socket is concerned.
+    /// Returns whether the socket has room for more of a response.
     pub(super) fn has_room(&self) -> bool {
         !self.held && !self.is_full()
     }
 
-    /// Takes no new calls. Those there are go on.
+    /// Refuses new calls. Existing calls continue.
     pub(super) fn leave(&mut self) {
         if !self.leaving {
             self.leaving = true;
@@ -235,25 +238,25 @@ impl Http2Protocol {
         }
     }
 
-    /// Says why the connection ends.
+    /// Sends the reason why the connection ends (GOAWAY).
     pub(super) fn fail(&mut self, reason: ErrorCode) {
         self.go_away(self.last, reason);
     }
 
-    /// Asks whether the peer is there.
+    /// Sends a ping.
     pub(super) fn ping(&mut self) {
         self.pinged = true;
         FrameHead::put_frame(kind::PING, 0, 0, &[0; 8], &mut self.output);
     }
 
-    /// Whether the last [`Self::ping`] was answered.
+    /// Returns whether the last [`Self::ping`] was answered.
     pub(super) fn is_answered(&self) -> bool {
         !self.pinged
     }
 
-    // Of one call.
+    // Functions for one call.
 
-    /// What came of the body since this was last called; `None` at its end.
+    /// Returns the data received since the last call of this function; `None` at the end of the body.
     pub(super) fn take_body(&mut self, stream: u32) -> Result<Option<Vec<u8>>, CallOver> {
         let call = self.call(stream).ok_or(CallOver)?;
         if call.gone {
@@ -271,12 +274,12 @@ impl Http2Protocol {
         Ok(Some(body))
     }
 
-    /// Whether the peer has sent all of the body.
+    /// Returns whether the body is complete and has been read.
     pub(super) fn is_heard(&mut self, stream: u32) -> bool {
         self.call(stream).is_none_or(|call| call.heard && call.inbox.is_empty())
     }
 
-    /// How many bytes of an answer there is room for.
+    /// Returns the number of response bytes that can be sent now.
     pub(super) fn room(&mut self, stream: u32) -> Result<usize, CallOver> {
         let has_room = self.has_room();
         let call = self.call(stream).filter(|call| !call.gone).ok_or(CallOver)?;
@@ -287,7 +290,7 @@ impl Http2Protocol {
         Ok(room.min(OUTPUT_MAX.saturating_sub(self.output.len())))
     }
 
-    /// Sends the beginning of `messages`, `count` bytes, for which there is room.
+    /// Sends the first `count` bytes of `messages`, for which there must be room.
     pub(super) fn send_data(
         &mut self,
         stream: u32,
@@ -308,7 +311,7 @@ impl Http2Protocol {
         Ok(())
     }
 
-    /// Sends headers; those without a `status` are trailers.
+    /// Sends headers, or trailers if `status` is `None`.
     pub(super) fn send_headers(
         &mut self,
         stream: u32,
@@ -333,22 +336,22 @@ impl Http2Protocol {
         }
     }
 
-    /// Nobody answers the call any more.
+    /// Removes a call, because its handle was dropped. Resets the stream unless both sides have ended.
     pub(super) fn drop_call(&mut self, stream: u32) {
         let Some(at) = self.calls.iter().position(|call| call.stream == stream) else { return };
         let call = self.calls.swap_remove(at);
         self.give_back(call.inbox.len());
         match (call.gone, call.said, call.heard) {
             (true, ..) | (_, true, true) => {}
-            // All is sent: the rest of the request is not wanted (section 8.1).
+            // The response is complete, and the rest of the request is not needed (section 8.1).
             (_, true, false) => self.reset(stream, ErrorCode::None),
             (_, false, _) => self.reset(stream, ErrorCode::Cancel),
         }
     }
 
-    // Of what comes.
+    // Functions for received frames.
 
-    /// Takes the whole frames in `input`; returns how many bytes they had.
+    /// Processes the complete frames in `input`. Returns their length in bytes.
     fn frames(&mut self, mut input: &[u8]) -> Result<usize, ErrorCode> {
         let length = input.len();
         if !self.greeted {
@@ -391,7 +394,7 @@ impl Http2Protocol {
                 Ok(())
             }
             kind::GOAWAY | kind::PUSH_PROMISE => Err(ErrorCode::Protocol),
-            // Of no use to us; what is not known is passed over (section 5.5).
+            // PRIORITY has no effect here. Unknown frame types are ignored (section 5.5).
             kind::PRIORITY.. => Ok(()),
         }
     }
@@ -407,7 +410,7 @@ impl Http2Protocol {
         self.strikes += u32::from(data.is_empty() && !end);
         let call = self.calls.iter_mut().find(|call| call.stream == head.stream);
         let Some(call) = call.filter(|call| !call.gone) else {
-            // It crossed with the end of its call.
+            // The data was sent before the peer learned that the call has ended.
             self.give_back(payload.len());
             return Ok(());
         };
@@ -458,11 +461,11 @@ impl Http2Protocol {
         Ok(())
     }
 
-    /// Takes a whole block of headers: of a new call, or behind the body of one.
+    /// Processes a complete header block: the headers of a new call, or the trailers of an existing one.
     fn on_block(&mut self, head: FrameHead, block: &[u8]) -> Result<(), ErrorCode> {
         let end = head.has(flag::END_STREAM);
         let mut fields = CallHeaders::default();
-        // Read whatever becomes of it: the next one may refer to it.
+        // Always decoded, because later blocks may refer to its entries.
         let read = self.headers.decode(block, |field| fields.add(field));
         read.map_err(|hpack::UnreadableBlock| ErrorCode::Compression)?;
         if head.stream <= self.last {
@@ -538,7 +541,7 @@ impl Http2Protocol {
             return Err(ErrorCode::FrameSize);
         }
         for [a, b, value @ ..] in settings {
-            // What else there is says what a server may not do that this one never does.
+            // Other settings limit features that this server does not use.
             if u16::from_be_bytes([*a, *b]) == setting::INITIAL_WINDOW_SIZE {
                 self.set_first_window(i64::from(u32::from_be_bytes(*value)))?;
             }
@@ -622,7 +625,7 @@ fn put_update(stream: u32, more: u32, output: &mut Rope) {
     FrameHead::put_frame(kind::WINDOW_UPDATE, 0, stream, &more.to_be_bytes(), output);
 }
 
-/// The headers of a call, as they are read.
+/// The headers of a call while its header block is decoded.
 #[derive(Default)]
 struct CallHeaders {
     method: Option<Method>,
@@ -641,7 +644,7 @@ impl CallHeaders {
         let sound = match &*name {
             b":method" => set(&mut self.method, Method::from_bytes(&value).ok()),
             b":path" => set(&mut self.path, PathAndQuery::try_from(&*value).ok()),
-            // One server, one scheme: who was called doesn't matter here.
+            // Scheme and authority are ignored: there is only one server with one scheme.
             b":scheme" | b":authority" => true,
             _ => {
                 let name = HeaderName::from_lowercase(&name).ok();
@@ -668,7 +671,7 @@ impl CallHeaders {
     }
 }
 
-/// Sets what was not set; false where it was, or there is nothing to set.
+/// Sets `place`. Returns `false` if it is already set or `value` is `None`.
 fn set<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     let sound = place.is_none() && value.is_some();
     if sound {

@@ -1,4 +1,4 @@
-//! What is sent, put together without a copy: text of its own, and between it bytes that many streams send.
+//! A buffer for output that avoids copies: owned bytes, interleaved with byte buffers that many streams share.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -6,41 +6,41 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// A part that is shorter is copied: to point at it costs as much.
+/// Shorter parts are copied, because a reference would cost as much, in bytes.
 const SHARED_MIN: usize = 512;
-/// Room for text is made for this many bytes at once: heads and ends of a usual response.
+/// The initial capacity for owned bytes: the headers and trailers of a typical response.
 const TEXT_BYTES: usize = 512;
-/// So much text that was taken is kept before the rest is moved to its place.
+/// The number of consumed bytes at which the remaining owned bytes are moved to the front.
 const TAKEN_MAX: usize = 16 << 10;
 
-/// Messages to be sent: text of their own, and between it bytes that are shared.
+/// Messages to be sent: owned bytes, interleaved with shared byte buffers.
 #[derive(Debug, Default)]
 pub struct Rope {
     text: Vec<u8>,
-    /// How much of `text` was taken.
+    /// The number of consumed bytes at the beginning of `text`.
     taken: usize,
-    /// What stands within the text, each before the byte of `text` at its place.
+    /// Shared buffers, each with the offset in `text` that it precedes.
     shared: VecDeque<(usize, Bytes)>,
     length: usize,
 }
 
 impl Rope {
-    /// How many bytes it holds.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it holds nothing.
+    /// Returns whether the rope is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Writes bytes of its own.
+    /// Appends a copy of the bytes.
     pub fn put_slice(&mut self, bytes: &[u8]) {
         self.write(|text| text.extend_from_slice(bytes));
     }
 
-    /// Has bytes of its own written by `writer`, which only appends.
+    /// Appends the bytes that `writer` produces. It must only append.
     pub fn write(&mut self, writer: impl FnOnce(&mut Vec<u8>)) {
         if self.text.capacity() == 0 {
             self.text.reserve_exact(TEXT_BYTES);
@@ -50,12 +50,12 @@ impl Rope {
         self.length += self.text.len() - before;
     }
 
-    /// Writes bytes that others have as well.
+    /// Appends shared bytes.
     pub fn put_shared(&mut self, bytes: &Bytes) {
         self.put_part(bytes, 0..bytes.len());
     }
 
-    /// Writes some of the bytes that others have as well.
+    /// Appends a range of shared bytes.
     pub fn put_part(&mut self, bytes: &Bytes, range: Range<usize>) {
         if range.len() < SHARED_MIN {
             self.put_slice(&bytes[range]);
@@ -64,7 +64,7 @@ impl Rope {
         self.put_handle(bytes.slice(range));
     }
 
-    /// Moves its first bytes, `count` of them or all, to the end of another.
+    /// Moves the first `count` bytes, or all if there are fewer, to the end of another rope.
     pub fn move_to(&mut self, count: usize, to: &mut Self) {
         self.take(count, |piece| match piece {
             RopePiece::Text(text) => to.put_slice(text),
@@ -73,7 +73,7 @@ impl Rope {
         });
     }
 
-    /// Drops its first bytes, `count` of them or all. An empty rope keeps no memory.
+    /// Drops the first `count` bytes, or all if there are fewer. An empty rope keeps no memory.
     pub fn drop_first(&mut self, count: usize) {
         if count >= self.length {
             *self = Self::default();
@@ -82,7 +82,7 @@ impl Rope {
         }
     }
 
-    /// Its first pieces, for one write; returns how many.
+    /// Fills `slices` with the first pieces, for one write. Returns how many were filled.
     pub fn pieces<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut used = 0;
         for (slice, piece) in slices.iter_mut().zip(self.all()) {
@@ -92,21 +92,21 @@ impl Rope {
         used
     }
 
-    /// All of it in one piece.
+    /// Returns all bytes in one buffer.
     pub fn into_bytes(self) -> Bytes {
         let mut whole = Vec::with_capacity(self.length);
         self.all().for_each(|piece| whole.extend_from_slice(piece));
         whole.into()
     }
 
-    /// Writes bytes that others have as well, by a handle of its own: how many there are of these, which other threads
-    /// count at the same time, stays as it is.
+    /// Appends shared bytes by moving their handle. The reference count, which other threads use at the same time,
+    /// does not change.
     fn put_handle(&mut self, bytes: Bytes) {
         self.length += bytes.len();
         self.shared.push_back((self.text.len(), bytes));
     }
 
-    /// What it holds, in order; no piece is empty.
+    /// Returns all pieces in order. No piece is empty.
     fn all(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(self.taken).chain(self.shared.iter().map(|(at, _)| *at));
         let ends = self.shared.iter().map(|(at, _)| *at).chain([self.text.len()]);
@@ -118,7 +118,7 @@ impl Rope {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// Takes its first bytes out, piece by piece.
+    /// Removes the first `count` bytes and passes them to `to`, piece by piece.
     fn take(&mut self, count: usize, mut to: impl FnMut(RopePiece<'_>)) {
         let mut count = count.min(self.length);
         self.length -= count;
@@ -149,7 +149,7 @@ impl Rope {
     }
 }
 
-/// What is taken out of a [`Rope`].
+/// A piece that was removed from a [`Rope`].
 enum RopePiece<'a> {
     Text(&'a [u8]),
     Shared(Bytes),
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_pieces_it_is_taken_in_it_reads_the_same() {
+    fn content_is_independent_of_the_size_of_reads() {
         let shared = Bytes::from(vec![7; 3 * SHARED_MIN]);
         let rope = || {
             let mut rope = Rope::default();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_not_kept_however_long_it_goes_on() {
+    fn sent_bytes_are_released() {
         let shared = Bytes::from(vec![7; SHARED_MIN]);
         let (mut rope, mut read) = (Rope::default(), Vec::new());
         for round in 0..1000_u32 {
@@ -217,7 +217,7 @@ mod tests {
         let mut slices = [IoSlice::new(&[])];
         assert_eq!(rope.pieces(&mut slices), 1);
         assert_eq!(slices[0].as_ptr(), shared.as_ptr());
-        // Nor when they are moved, but for an end that is too short to be pointed at.
+        // Moving copies nothing either, except for an end that is too short to be shared.
         let mut moved = Rope::default();
         rope.put_shared(&shared);
         rope.move_to(4 * SHARED_MIN - 1, &mut moved);

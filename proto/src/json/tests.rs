@@ -5,7 +5,7 @@ use crate::envoy::envoy::config::core::v3::TransportSocket;
 use crate::envoy::envoy::config::core::v3::transport_socket::ConfigType;
 use crate::envoy::google::protobuf::Any;
 
-/// Every type that travels in an `Any` of ours, be it a resource or an extension's configuration.
+/// All types that Strait sends in an `Any`: resources and configurations of extensions.
 const TYPES: &[&str] = &[
     "envoy.admin.v3.BootstrapConfigDump",
     "envoy.admin.v3.ClustersConfigDump",
@@ -64,7 +64,7 @@ const TYPES: &[&str] = &[
 ];
 
 #[test]
-fn every_type_we_send_is_shown_inside_an_any() {
+fn every_type_is_shown_inside_an_any() {
     for name in TYPES {
         let type_url = format!("type.googleapis.com/{name}");
         let socket = TransportSocket {
@@ -81,7 +81,7 @@ fn every_type_we_send_is_shown_inside_an_any() {
 }
 
 #[test]
-fn a_listener_with_three_layers_of_any_survives_the_round_trip() {
+fn listener_with_nested_any_survives_a_round_trip() {
     let listener = json!({
         "name": "virtualInbound",
         "address": {"socket_address": {"address": "0.0.0.0", "port_value": 15006}},

@@ -4,7 +4,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 
-/// A connection on which the peer has said hello.
+/// Returns a connection whose peer has sent the preface and its settings.
 fn begun() -> Http2Protocol {
     let mut protocol = Http2Protocol::new();
     protocol.receive(&[PREFACE, &frame(kind::SETTINGS, 0, 0, &[])].concat()).expect("a greeting");
@@ -18,7 +18,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     rope.into_bytes().into()
 }
 
-/// `POST /`, as numbers of the table that everybody has.
+/// `POST /`, as indexes of the static table.
 const CALL: &[u8] = &[0x80 | 3, 0x80 | 4, 0x80 | 7];
 const WHOLE: u8 = flag::END_HEADERS;
 
@@ -26,7 +26,7 @@ fn call(stream: u32) -> Vec<u8> {
     frame(kind::HEADERS, WHOLE, stream, CALL)
 }
 
-/// The frames that wait for the socket: kind, flags, stream, payload.
+/// Returns the frames that wait for the socket: type, flags, stream, payload.
 fn sent(protocol: &mut Http2Protocol) -> Vec<(u8, u8, u32, Vec<u8>)> {
     let bytes = std::mem::take(&mut protocol.output).into_bytes();
     let (mut rest, mut frames) = (&*bytes, Vec::new());
@@ -46,7 +46,7 @@ fn rope(length: usize) -> Rope {
 }
 
 #[test]
-fn a_call_is_heard_and_answered() {
+fn call_is_received_and_answered() {
     let mut protocol = begun();
     let mut bytes = call(1);
     bytes.extend(frame(kind::DATA, flag::PADDED, 1, b"\x02helloxx"));
@@ -70,7 +70,7 @@ fn a_call_is_heard_and_answered() {
 }
 
 #[test]
-fn in_whatever_pieces_it_comes_it_says_the_same() {
+fn result_is_independent_of_the_size_of_received_pieces() {
     let mut bytes = [PREFACE, &frame(kind::SETTINGS, 0, 0, &[]), &call(1)].concat();
     bytes.extend(frame(kind::HEADERS, 0, 3, &CALL[..1]));
     bytes.extend(frame(kind::CONTINUATION, WHOLE, 3, &CALL[1..]));
@@ -91,7 +91,7 @@ fn in_whatever_pieces_it_comes_it_says_the_same() {
 }
 
 #[test]
-fn nothing_is_sent_that_the_peer_has_no_room_for() {
+fn output_stays_within_the_windows_of_the_peer() {
     let mut protocol = begun();
     let window = |size: u32| {
         let setting = [&setting::INITIAL_WINDOW_SIZE.to_be_bytes()[..], &size.to_be_bytes()];
@@ -103,12 +103,12 @@ fn nothing_is_sent_that_the_peer_has_no_room_for() {
     assert_eq!(protocol.room(1), Ok(0));
     protocol.receive(&frame(kind::WINDOW_UPDATE, 0, 1, &50_u32.to_be_bytes())).expect("sound");
     assert_eq!(protocol.room(1), Ok(50));
-    // A window may shrink below nothing, and must be earned again.
+    // A window may become negative. Updates must make it positive again.
     protocol.receive(&window(0)).expect("sound");
     assert_eq!(protocol.room(1), Ok(0));
     protocol.receive(&window(1 << 30)).expect("sound");
     protocol.output = Rope::default();
-    // The window of all calls together, or the room for what waits, is the limit now.
+    // Now the window of the connection, or the room in the output, is the limit.
     assert_eq!(protocol.room(1), Ok(OUTPUT_MAX));
     protocol.send_data(1, &mut rope(OUTPUT_MAX), OUTPUT_MAX).expect("room");
     assert_eq!((protocol.room(1), protocol.is_full()), (Ok(0), true));
@@ -118,13 +118,13 @@ fn nothing_is_sent_that_the_peer_has_no_room_for() {
 }
 
 #[test]
-fn a_stranger_may_say_64_kib_until_it_is_known() {
+fn unauthenticated_peer_may_send_64_kib() {
     let data = frame(kind::DATA, 0, 1, &[0; PAYLOAD_MAX]);
     for known in [false, true] {
         let mut protocol = Http2Protocol::narrow();
         let greeting = [PREFACE, &frame(kind::SETTINGS, 0, 0, &[]), &call(1)].concat();
         protocol.receive(&greeting).expect("a greeting and a call");
-        // Less than four whole frames, by a byte.
+        // One byte less than four maximum-size frames.
         for _ in 0..3 {
             protocol.receive(&data).expect("room");
         }
@@ -140,7 +140,7 @@ fn a_stranger_may_say_64_kib_until_it_is_known() {
 }
 
 #[test]
-fn who_reads_gives_the_peer_more_room_and_nobody_else_does() {
+fn window_grows_only_when_data_is_read() {
     let mut protocol = begun();
     protocol.receive(&call(1)).expect("sound");
     let data = frame(kind::DATA, 0, 1, &[0; PAYLOAD_MAX]);
@@ -161,7 +161,7 @@ fn who_reads_gives_the_peer_more_room_and_nobody_else_does() {
 }
 
 #[test]
-fn what_is_received_of_calls_that_are_gone_is_given_back() {
+fn data_of_ended_calls_is_returned_to_the_window() {
     let mut protocol = begun();
     protocol.receive(&call(1)).expect("sound");
     protocol.drop_call(1);
@@ -172,7 +172,7 @@ fn what_is_received_of_calls_that_are_gone_is_given_back() {
 }
 
 #[test]
-fn a_call_ends_as_it_stands() {
+fn dropped_call_is_reset_with_the_matching_code() {
     let reason = |reason: ErrorCode| Some((reason as u32).to_be_bytes().to_vec());
     for (heard, said, told) in [
         (false, false, reason(ErrorCode::Cancel)),
@@ -194,7 +194,7 @@ fn a_call_ends_as_it_stands() {
 }
 
 #[test]
-fn calls_over_the_limit_and_of_one_who_leaves_are_refused() {
+fn calls_above_the_limit_or_while_closing_are_refused() {
     let mut protocol = begun();
     for number in 0..CALLS_MAX {
         protocol.receive(&call(2 * number + 1)).expect("sound");
@@ -218,7 +218,7 @@ fn calls_over_the_limit_and_of_one_who_leaves_are_refused() {
 }
 
 #[test]
-fn what_breaks_the_protocol_ends_the_connection() {
+fn protocol_violations_end_the_connection() {
     let settings = |number: u16, value: u32| {
         let payload = [&number.to_be_bytes()[..], &value.to_be_bytes()].concat();
         frame(kind::SETTINGS, 0, 0, &payload)
@@ -281,7 +281,7 @@ fn what_breaks_the_protocol_ends_the_connection() {
 }
 
 #[test]
-fn what_costs_us_and_says_nothing_is_counted() {
+fn useless_actions_are_limited() {
     let hang_up = |stream| [call(stream), frame(kind::RST_STREAM, 0, stream, &[0; 4])].concat();
     let malformed = |stream| frame(kind::HEADERS, WHOLE, stream, &CALL[..1]);
     let empty = |_| frame(kind::DATA, 0, 1, &[]);
@@ -301,7 +301,7 @@ fn what_costs_us_and_says_nothing_is_counted() {
 }
 
 #[test]
-fn headers_that_say_too_much_end_their_call_alone() {
+fn oversized_headers_end_only_their_call() {
     let long = [&[0x00, 1, b'a', 0x7f, 0x81, 0x3f][..], &[b'x'; 8192]].concat();
     let mut protocol = begun();
     protocol.receive(&frame(kind::HEADERS, WHOLE, 1, &[CALL, &long].concat())).expect("sound");
@@ -328,7 +328,7 @@ fn an_idle_connection_keeps_no_buffers() {
 }
 
 #[test]
-fn no_bytes_make_it_panic_or_keep_more_than_its_bounds() {
+fn random_frames_cause_no_panic_and_stay_within_limits() {
     let mut random = StdRng::seed_from_u64(7);
     for _ in 0..2000 {
         let mut protocol = begun();
