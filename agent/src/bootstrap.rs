@@ -1,5 +1,5 @@
-//! The bootstrap of this pod's Envoy: that of every unmodified Envoy, with its secrets from files, and a listener that
-//! serves its metrics to whoever may reach the pod.
+//! The bootstrap of this pod's Envoy: the common bootstrap of unmodified Envoys, with secrets from files, and a
+//! listener that serves Envoy's metrics to any client that can reach the pod.
 
 use serde_json::{Value, json};
 use strait_bootstrap::{Bootstrap, SecretSource, socket_address};
@@ -7,10 +7,10 @@ use strait_bootstrap::{Bootstrap, SecretSource, socket_address};
 use crate::files::SecretFolder;
 use crate::settings::RunArgs;
 
-/// The upstream cluster that is Envoy's own admin interface.
+/// Name of the upstream cluster for Envoy's admin interface.
 const METRICS: &str = "prometheus_stats";
 
-/// As text that Envoy reads.
+/// Returns the bootstrap as JSON text.
 pub(crate) fn render(args: &RunArgs, folder: &SecretFolder) -> String {
     let (certificate, roots) = (folder.sds_certificate(), folder.sds_roots());
     let bootstrap = Bootstrap {
@@ -45,7 +45,7 @@ fn admin_cluster(args: &RunArgs) -> Value {
     })
 }
 
-/// Serves one path of the admin interface, and nothing else of it.
+/// Returns a listener that serves one path of the admin interface and no other.
 fn metrics_listener(args: &RunArgs) -> Value {
     let address = args.metrics_address();
     let mut socket = socket_address(&address.ip().to_string(), address.port());

@@ -1,7 +1,8 @@
-//! Calls to the control plane: a connection to the first address that answers, the token and the cluster with each call,
-//! and a certificate for a new key.
+//! Calls to the control plane: a connection to the first reachable address, the token and the cluster in each call, and
+//! a certificate for a new key.
 //!
-//! Token and roots are read anew each time, for they are renewed by the kubelet. It keeps nothing.
+//! Token and roots are read from their files for each call, because the kubelet renews them. This module stores
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +27,14 @@ use crate::files::read_text;
 use crate::problem::{Problem, chain};
 use crate::settings::RunArgs;
 
-/// To reach one address, TLS included.
+/// Time limit for connecting to one address, including TLS.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For one certificate.
+/// Time limit for one certificate request.
 const CALL: Duration = Duration::from_secs(10);
-/// What is asked for; the control plane may give less.
+/// The requested lifetime of certificates, in seconds. The control plane may issue a shorter one.
 const LIFETIME_SECONDS: i64 = 86_400;
 
-/// The control plane as one pod calls it.
+/// The control plane, as one pod calls it.
 #[derive(Debug, Clone)]
 pub(crate) struct ControlPlane {
     args: Arc<RunArgs>,
@@ -44,11 +45,11 @@ impl ControlPlane {
         Self { args }
     }
 
-    /// Has a new key certified, by the pod's token; by the certificate that it holds where the token is not taken: nodes renew
-    /// no tokens while their API server is away.
+    /// Requests a certificate for a new key, with the pod's token. If the token is refused, uses the current
+    /// certificate instead: nodes renew no tokens while their API server is unreachable.
     ///
     /// # Errors
-    /// What stood in the way, with what to do about it; of both, what is wrong with the token.
+    /// The reason, with the next step. If both attempts fail, the error of the token.
     pub(crate) async fn certificate(
         &self,
         held: Option<&Credentials>,
@@ -89,10 +90,10 @@ impl ControlPlane {
         request.answered(&answer.into_inner().cert_chain).map_err(unusable)
     }
 
-    /// A call that says who makes it.
+    /// Builds a request with the pod's token and cluster.
     ///
     /// # Errors
-    /// A token that can't be read.
+    /// The token can't be read.
     pub(crate) fn with_caller<T>(&self, message: T) -> Result<Request<T>, Problem> {
         let path = self.args.token_file.display();
         let next = "mount a projected serviceAccountToken there (audience istio-ca)";
@@ -107,7 +108,7 @@ impl ControlPlane {
         Ok(request)
     }
 
-    /// A call that says of which cluster its caller is.
+    /// Builds a request with the pod's cluster, without a token.
     pub(crate) fn with_cluster<T>(&self, message: T) -> Result<Request<T>, Problem> {
         let cluster = AsciiMetadataValue::try_from(&self.args.cluster).map_err(|_| {
             let fact =
@@ -119,10 +120,10 @@ impl ControlPlane {
         Ok(request)
     }
 
-    /// A connection to the first address of the first control plane that can be reached; by a certificate, where one is given.
+    /// Connects to the first reachable address of the control planes, with a client certificate if `held` is given.
     ///
     /// # Errors
-    /// Roots that can't be read; why none could be reached.
+    /// The roots can't be read, or no address is reachable.
     pub(crate) async fn connect_as(&self, held: Option<&Credentials>) -> Result<Channel, Problem> {
         let tls = Arc::new(self.tls(held)?);
         let mut facts = Vec::new();
@@ -149,10 +150,10 @@ impl ControlPlane {
         Err(unreachable(facts.join("; ")))
     }
 
-    /// The roots in the file that is mounted.
+    /// Reads the mounted file of root certificates.
     ///
     /// # Errors
-    /// A file that can't be read, or holds none.
+    /// The file can't be read, or contains no certificate.
     pub(crate) fn mounted_roots(&self) -> Result<RootSet, Problem> {
         let path = self.args.roots_file.display();
         let next =
@@ -188,7 +189,7 @@ impl ControlPlane {
     }
 }
 
-/// What the control plane may prove to be: the host, or a Service's short form, which certificates hold.
+/// Returns the accepted names of the control plane's certificate: the host, and the short name if it is a Service.
 fn server_names(discovery: &Discovery, domain: &str) -> Vec<String> {
     let short = discovery.host.strip_suffix(&format!(".{domain}"));
     let short = short.filter(|short| short.ends_with(".svc")).map(str::to_owned);
@@ -214,7 +215,7 @@ async fn dial(
     Err(last)
 }
 
-/// Speaks gRPC over a connection. When it ends the calls on it fail, and whoever needs one connects again.
+/// Opens a gRPC channel over a connection. When the connection ends, its calls fail, and the caller must connect again.
 async fn channel(stream: TlsStream<TcpStream>, discovery: &Discovery) -> Result<Channel, String> {
     let mut stream = Some(stream);
     let connector = tower::service_fn(move |_: http::Uri| {
@@ -226,7 +227,7 @@ async fn channel(stream: TlsStream<TcpStream>, discovery: &Discovery) -> Result<
     } else {
         discovery.host.clone()
     };
-    // The scheme is that of what the connector returns: its TLS is done already.
+    // The connector's stream has completed TLS already, so the scheme is http.
     let endpoint = Endpoint::from_shared(format!("http://{authority}:{}", discovery.port))
         .map_err(|error| chain(&error))?
         .http2_keep_alive_interval(Duration::from_secs(30))

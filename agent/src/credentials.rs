@@ -1,6 +1,6 @@
-//! A workload's certificate: the key and the request for it, what makes an answer usable, and when it is to be renewed.
+//! A workload's certificate: its key and signing request, the checks of a response, and the time of renewal.
 //!
-//! Pure: bytes and times in, values out. It neither calls anybody nor writes anything.
+//! Pure: it sends and writes nothing.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,12 +12,12 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// A certificate is renewed when this part of its life is over, give or take [`SPREAD`]: agents that started together
-/// come apart.
+/// A certificate is renewed after this part of its lifetime, plus or minus [`SPREAD`], so that agents that started
+/// together renew at different times.
 const HALF: f64 = 0.5;
 const SPREAD: f64 = 0.01;
 
-/// Why a certificate can't be used.
+/// The reason why a certificate is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
     #[error(
@@ -38,23 +38,23 @@ pub(crate) enum Unusable {
     Key(#[from] rcgen::Error),
 }
 
-/// A new key, and the request to certify it.
+/// A new key, and the request to sign it.
 pub(crate) struct KeyRequest {
-    /// PKCS#8, PEM.
+    /// The key in PKCS#8, PEM.
     key: String,
-    /// PKCS#10, PEM. It names nobody: who the caller is, its token says.
+    /// The request in PKCS#10, PEM. It contains no name, because the token identifies the caller.
     pub(crate) csr: String,
 }
 
 impl KeyRequest {
-    /// Makes a key on P-256.
+    /// Generates a P-256 key.
     pub(crate) fn new() -> Result<Self, Unusable> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let csr = CertificateParams::new(Vec::new())?.serialize_request(&key)?.pem()?;
         Ok(Self { key: key.serialize_pem(), csr })
     }
 
-    /// The credentials that the elements of an answer make: the leaf, intermediates, and all roots in the last.
+    /// Builds credentials from the elements of a response: the leaf, intermediates, and all roots in the last element.
     pub(crate) fn answered(self, elements: &[String]) -> Result<Credentials, Unusable> {
         let (roots, chain) = match elements.split_last() {
             Some((roots, chain)) if !chain.is_empty() => (roots, chain),
@@ -65,22 +65,22 @@ impl KeyRequest {
     }
 }
 
-/// A certificate, leaf first, and its key.
+/// A certificate chain, leaf first, and its key.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// A certificate with its key, and the roots that came with it: they fit each other.
+/// A certificate chain with its matching key, and the roots from the same response.
 #[derive(Clone)]
 pub(crate) struct Credentials {
-    /// PEM, leaf first.
+    /// The certificate chain in PEM, leaf first.
     pub(crate) chain: String,
-    /// PEM.
+    /// The key in PEM.
     pub(crate) key: String,
     pub(crate) roots: RootSet,
     pub(crate) validity: Validity,
 }
 
 impl Credentials {
-    /// Puts together what was written before, or has just been answered.
+    /// Checks and combines the files of an earlier run, or the elements of a response.
     pub(crate) fn new(chain: String, key: String, roots: &str) -> Result<Self, Unusable> {
         let (certificates, private) = identity(&chain, &key)?;
         let leaf = certificates.first().ok_or(Unusable::Empty("answer's elements"))?;
@@ -92,13 +92,13 @@ impl Credentials {
         Ok(Self { chain, key, roots, validity })
     }
 
-    /// The certificate, leaf first, and its key, for a handshake.
+    /// Returns the certificate chain, leaf first, and its key, for a handshake.
     pub(crate) fn identity(&self) -> Result<Identity, Unusable> {
         identity(&self.chain, &self.key)
     }
 }
 
-/// Reads a certificate and its key in PEM form.
+/// Parses a certificate chain and its key in PEM.
 fn identity(chain: &str, key: &str) -> Result<Identity, Unusable> {
     let pem =
         |what| move |error: rustls_pki_types::pem::Error| Unusable::Pem(what, error.to_string());
@@ -107,12 +107,12 @@ fn identity(chain: &str, key: &str) -> Result<Identity, Unusable> {
     Ok((chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(pem("key"))?))
 }
 
-/// Roots, each once, in one order.
+/// A sorted set of root certificates without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RootSet(BTreeSet<Vec<u8>>);
 
 impl RootSet {
-    /// Reads certificates in PEM form.
+    /// Parses certificates in PEM.
     pub(crate) fn parse(text: &str) -> Result<Self, Unusable> {
         let roots: BTreeSet<Vec<u8>> = CertificateDer::pem_slice_iter(text.as_bytes())
             .map(|one| one.map(|one| one.to_vec()))
@@ -121,7 +121,7 @@ impl RootSet {
         if roots.is_empty() { Err(Unusable::Empty("roots")) } else { Ok(Self(roots)) }
     }
 
-    /// Those of both.
+    /// Returns the union of both sets.
     pub(crate) fn with(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0).cloned().collect())
     }
@@ -138,7 +138,7 @@ impl RootSet {
     }
 }
 
-/// From when to when a certificate holds.
+/// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Validity {
     pub(crate) begins: SystemTime,
@@ -162,13 +162,13 @@ impl Validity {
         self.ends.duration_since(self.begins).unwrap_or_default()
     }
 
-    /// Whether it holds, by this host's clock.
+    /// Returns whether the certificate is valid at `now`, according to this host's clock.
     pub(crate) fn holds_at(&self, now: SystemTime) -> bool {
         self.begins <= now && now < self.ends
     }
 }
 
-/// Both clocks at one moment: the wall's may jump, the other stands still while the host sleeps.
+/// Both clocks at one moment. The wall clock may jump; the monotonic clock stops while the host sleeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
     pub(crate) steady: Instant,
@@ -181,16 +181,16 @@ impl Now {
     }
 }
 
-/// When a certificate is to be renewed: as soon as either clock says so.
+/// The time at which a certificate is renewed: when either clock reaches it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RenewalTime {
     steady: Instant,
-    /// `None` where the wall's clock can't be right: the certificate had just been made, and doesn't hold by it.
+    /// `None` if the wall clock must be wrong, because a new certificate is not valid according to it.
     wall: Option<SystemTime>,
 }
 
 impl RenewalTime {
-    /// Of a certificate that has just been made. `random` is in 0..1.
+    /// Returns the renewal time of a new certificate. `random` is in 0..1.
     pub(crate) fn of_new(validity: Validity, now: Now, random: f64) -> Self {
         let wall = Self::by_wall(validity, random);
         Self {
@@ -199,7 +199,7 @@ impl RenewalTime {
         }
     }
 
-    /// Of one that was kept from an earlier run.
+    /// Returns the renewal time of a certificate from an earlier run. `random` is in 0..1.
     pub(crate) fn of_kept(validity: Validity, now: Now, random: f64) -> Self {
         let wall = Self::by_wall(validity, random);
         let left = wall.duration_since(now.wall).unwrap_or_default();
@@ -210,7 +210,7 @@ impl RenewalTime {
         validity.begins + validity.lifetime().mul_f64(part(random))
     }
 
-    /// How long it is until then; zero when it is due.
+    /// Returns the time until the renewal; zero if it is due.
     pub(crate) fn left(&self, now: Now) -> Duration {
         let steady = self.steady.saturating_duration_since(now.steady);
         let wall = self.wall.map(|wall| wall.duration_since(now.wall).unwrap_or_default());
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_the_request_is_usable_with_intermediates_and_roots_apart() {
+    fn response_is_split_into_chain_and_roots() {
         let ca = ca();
         let request = KeyRequest::new().expect("made");
         let leaf = ca.sign(&request.csr);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_used_is_refused_before_it_is_written() {
+    fn unusable_response_is_refused() {
         let ca = ca();
         let of_other = ca.sign(&KeyRequest::new().expect("made").csr);
         let refused = |elements: &[String]| {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_is_at_half_the_lifetime_give_or_take_one_percent() {
+    fn renewal_is_at_half_the_lifetime_with_one_percent_spread() {
         let now = Now::read();
         let left = |random| RenewalTime::of_new(of_a_day(now), now, random).left(now).as_secs_f64();
         let day = 86_400.0;
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_ahead_makes_it_due_and_one_that_jumps_back_does_not_hold_it_up() {
+    fn forward_clock_jump_triggers_renewal_and_backward_jump_does_not_delay_it() {
         let now = Now::read();
         let time = RenewalTime::of_new(of_a_day(now), now, 0.5);
         let ahead = Now { wall: now.wall + 13 * HOUR, ..now };
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_by_which_a_new_certificate_has_ended_does_not_have_it_renewed_at_once_again() {
+    fn wrong_clock_does_not_renew_a_new_certificate_immediately() {
         let now = Now::read();
         let wrong = Now { wall: now.wall + 1000 * HOUR, ..now };
         let time = RenewalTime::of_new(of_a_day(now), wrong, 0.5);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_certificate_is_renewed_by_what_is_left_of_it() {
+    fn certificate_from_an_earlier_run_is_renewed_on_schedule() {
         let now = Now::read();
         let begun = Validity { begins: now.wall - 10 * HOUR, ends: now.wall + 14 * HOUR };
         let left = RenewalTime::of_kept(begun, now, 0.5).left(now);

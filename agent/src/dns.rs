@@ -1,7 +1,7 @@
-//! Answers the application's questions for names: the mesh's own at once, all others by the servers of resolv.conf, whose
-//! answers go back as they are.
+//! A DNS server for the application. It answers queries for the mesh's names itself, and forwards all others to the
+//! servers in resolv.conf, whose responses it returns unchanged.
 //!
-//! Nothing is cached: whoever asks caches as long as the answer says. Bounded in questions and connections.
+//! Nothing is cached here; clients cache for the TTL of the response. The number of queries and connections is bounded.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,35 +19,37 @@ use tokio::time::{sleep, timeout};
 use crate::names::Names;
 use crate::problem::Problem;
 
-/// Questions by UDP that are asked elsewhere at once; another is dropped, and comes again.
+/// The maximum number of forwarded UDP queries in progress. Further queries are dropped, and clients repeat them.
 const QUESTIONS_MAX: usize = 512;
-/// Connections at once; more wait to be accepted.
+/// The maximum number of connections. Further connections wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
-/// For one server's answer.
+/// Time limit for the response of one server.
 const SERVER: Duration = Duration::from_secs(2);
-/// What a connection may be silent.
+/// Time limit for an idle connection.
 const SILENT: Duration = Duration::from_secs(10);
-/// What is sent by UDP at most: beyond that answers are cut on some ways (DNS Flag Day 2020).
+/// The maximum size of a UDP response, in bytes: larger ones are lost on some paths (DNS Flag Day 2020).
 const UDP_BYTES_MAX: u16 = 1232;
-/// For how long the mesh's names hold, in seconds.
+/// The TTL of the mesh's names, in seconds.
 const TTL: u32 = 30;
 
-/// Who answers.
+/// The DNS server.
 pub(crate) struct NameServer {
     pub(crate) names: watch::Receiver<Arc<Names>>,
-    /// Where all others are asked, in this order.
+    /// The servers for all other names, in order of preference.
     pub(crate) servers: Vec<SocketAddr>,
 }
 
-/// The port on which questions come, by UDP and TCP.
+/// The sockets for queries over UDP and TCP.
 pub(crate) struct NamePort {
     udp: UdpSocket,
     tcp: TcpListener,
 }
 
 impl NamePort {
+    /// Binds both sockets.
+    ///
     /// # Errors
-    /// Why it can't be had.
+    /// The address can't be bound.
     pub(crate) async fn bind(address: SocketAddr) -> Result<Self, Problem> {
         let bound = async {
             Ok::<_, std::io::Error>(Self {
@@ -63,7 +65,7 @@ impl NamePort {
 }
 
 impl NameServer {
-    /// Answers for as long as it is polled.
+    /// Answers queries for as long as it is polled.
     pub(crate) async fn serve(self: Arc<Self>, port: NamePort) -> std::convert::Infallible {
         let NamePort { udp, tcp } = port;
         let udp = Arc::new(udp);
@@ -78,7 +80,7 @@ impl NameServer {
         loop {
             while questions.try_join_next().is_some() {}
             let Ok((length, peer)) = socket.recv_from(&mut buffer).await else {
-                // What a peer's ICMP says is for nobody here.
+                // An ICMP error from a peer needs no action.
                 sleep(Duration::from_millis(1)).await;
                 continue;
             };
@@ -104,7 +106,7 @@ impl NameServer {
                 accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                     Ok((stream, _)) => {
                         let server = Arc::clone(self);
-                        // It ends in silence, an error or the end: whoever asked knows.
+                        // Errors are ignored: the client notices them.
                         connections.spawn(async move { server.connection(stream).await.ok() });
                     }
                     Err(_) => sleep(Duration::from_millis(100)).await,
@@ -125,7 +127,7 @@ impl NameServer {
         }
     }
 
-    /// The answer to a question for one of the mesh's names; `None` for all others.
+    /// Returns the response to a query for one of the mesh's names; `None` for all other queries.
     fn answer(&self, question: &[u8], by_udp: bool) -> Option<Vec<u8>> {
         let asked = Message::from_vec(question).ok()?;
         let [query] = asked.queries.as_slice() else { return None };
@@ -149,7 +151,7 @@ impl NameServer {
         });
         let mut records: Vec<_> =
             data.map(|data| Record::from_rdata(query.name().clone(), TTL, data)).collect();
-        // Whoever takes the first one takes another each time.
+        // Rotates the addresses, so that clients that use the first one are distributed over all.
         if !records.is_empty() {
             let first = usize::from(asked.metadata.id) % records.len();
             records.rotate_left(first);
@@ -194,7 +196,7 @@ impl NameServer {
     }
 }
 
-/// From a port of its own, which nobody else can guess.
+/// Forwards a query from a random port, which others can't guess.
 async fn ask_by_udp(server: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -206,7 +208,7 @@ async fn ask_by_udp(server: SocketAddr, question: &[u8]) -> std::io::Result<Vec<
     let mut buffer = vec![0; 4096];
     loop {
         let length = socket.recv(&mut buffer).await?;
-        // An answer to another question is none.
+        // Ignores a response to another query.
         if length >= 2 && question.len() >= 2 && buffer[..2] == question[..2] {
             buffer.truncate(length);
             return Ok(buffer);
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_meshs_names_are_answered_and_no_others() {
+    fn names_of_the_mesh_are_answered_and_no_others() {
         let server = server(known(&[("web.shop.svc.cluster.local", &["10.0.0.1"])]), &[]);
         let asked = |name: &str, kind| server.answer(&question(name, kind), true);
         let answer =
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_too_long_for_udp_is_cut_and_comes_by_tcp() {
+    fn response_that_is_too_long_for_udp_is_truncated() {
         let ips: Vec<String> = (0..200).map(|n| format!("10.0.1.{n}")).collect();
         let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
         let server = server(known(&[("many.shop.svc.cluster.local", &ips)]), &[]);
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_names_are_asked_of_the_next_server_where_the_first_is_silent() {
+    async fn other_names_are_forwarded_to_the_next_server_after_a_timeout() {
         let silent = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
         let next = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
         let servers = [&silent, &next].map(|socket| socket.local_addr().expect("bound"));

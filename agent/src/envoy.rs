@@ -1,6 +1,7 @@
-//! The Envoy beside us: what its admin interface says, and its process.
+//! The pod's Envoy: its admin interface and its process.
 //!
-//! It is started with a bootstrap, started again when it ends by itself, and ends with us, even where we are killed.
+//! The agent starts Envoy with a bootstrap and restarts it when it exits by itself. Envoy ends with the agent, even if
+//! the agent is killed.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ use tokio::process::{Child, Command};
 use crate::http_client::ask;
 use crate::problem::Problem;
 
-/// For one answer of the admin interface.
+/// Time limit for one response of the admin interface.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Envoy's admin interface.
@@ -27,7 +28,7 @@ pub(crate) struct EnvoyAdmin {
 }
 
 impl EnvoyAdmin {
-    /// Whether it takes traffic (state LIVE), else in which state it is.
+    /// Returns an error with Envoy's state unless it accepts traffic (state LIVE).
     pub(crate) async fn live(&self) -> Result<(), String> {
         let answer = ask(self.address, Method::GET, "/ready", ANSWER).await?;
         match answer.status() {
@@ -36,7 +37,7 @@ impl EnvoyAdmin {
         }
     }
 
-    /// Whether upstream clusters and listeners have come at least once, else which have not.
+    /// Returns an error with the missing types unless upstream clusters and listeners have been received at least once.
     pub(crate) async fn configured(&self) -> Result<(), String> {
         let path = "/stats?filter=^(cluster_manager.cds|listener_manager.lds).update_success$";
         let answer = ask(self.address, Method::GET, path, ANSWER).await?;
@@ -45,13 +46,13 @@ impl EnvoyAdmin {
         if missing.is_empty() { Ok(()) } else { Err(format!("no {} yet", missing.join(" and "))) }
     }
 
-    /// Has it take no new connections of others.
+    /// Makes Envoy accept no new inbound connections.
     pub(crate) async fn drain(&self) -> Result<(), String> {
         let path = "/drain_listeners?inboundonly&graceful";
         ask(self.address, Method::POST, path, ANSWER).await.map(drop)
     }
 
-    /// How many connections its listeners hold, but for the one that serves metrics.
+    /// Returns the number of open connections of its listeners, without the one that serves metrics.
     pub(crate) async fn connections(&self) -> Result<u64, String> {
         let path = "/stats?usedonly&filter=^listener.*downstream_cx_active$";
         let answer = ask(self.address, Method::GET, path, ANSWER).await?;
@@ -81,7 +82,7 @@ fn active_connections(stats: &str) -> u64 {
     counts.filter(|(name, _)| counted(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
 }
 
-/// What Envoy is given beside a line that doesn't say it.
+/// Returns the default arguments that the command line does not set.
 fn usual_arguments(line: &[OsString]) -> Vec<&'static str> {
     let is_said = |flag: &str| {
         let is_it = |argument: &str| {
@@ -91,10 +92,10 @@ fn usual_arguments(line: &[OsString]) -> Vec<&'static str> {
         line.iter().filter_map(|argument| argument.to_str()).any(is_it)
     };
     let all: [(&str, &[&str]); 3] = [
-        // One Envoy follows the other here, so that nothing is to be handed over.
+        // Envoy is never restarted while it runs, so it has nothing to hand over.
         ("--disable-hot-restart", &["--disable-hot-restart"]),
-        // What comes on connections that are open goes by what held before, access policies too, until Envoy closes them: by
-        // itself more and more of them within ten minutes.
+        // Open connections keep the previous configuration, including access policies, until Envoy closes them. By
+        // default, Envoy closes more and more of them over ten minutes.
         ("--drain-time-s", &["--drain-time-s", "45"]),
         ("--drain-strategy", &["--drain-strategy", "immediate"]),
     ];
@@ -108,21 +109,21 @@ pub(crate) struct EnvoyProcess {
 }
 
 impl EnvoyProcess {
-    /// Starts it.
+    /// Starts Envoy.
     ///
     /// # Errors
-    /// A program that can't be started.
+    /// The program can't be started.
     pub(crate) fn start(line: &[OsString], bootstrap: &Path) -> Result<Self, Problem> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("child").arg(getpid().as_raw_nonzero().to_string()).arg("--").args(line);
         command.arg("--config-path").arg(bootstrap).args(usual_arguments(line));
-        // What stops us in a terminal is for us alone: Envoy drains first.
+        // A separate process group: signals from a terminal reach only the agent, which drains Envoy first.
         command.process_group(0).kill_on_drop(true);
         let child = command.spawn().map_err(|error| cannot_start(line, &error))?;
         Ok(Self { child })
     }
 
-    /// Waits until it ends.
+    /// Waits until Envoy exits.
     pub(crate) async fn ended(&mut self) -> Result<ExitStatus, Problem> {
         self.child.wait().await.map_err(|error| {
             Problem::new(
@@ -133,11 +134,11 @@ impl EnvoyProcess {
         })
     }
 
-    /// Asks it to end, and kills it where it does not.
+    /// Terminates Envoy, and kills it if it is still running after 5 s.
     pub(crate) async fn stop(mut self) -> Result<ExitStatus, Problem> {
         let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(pid) = pid {
-            // It may have ended meanwhile.
+            // Envoy may have exited already.
             let _ = kill_process(pid, Signal::TERM);
         }
         if tokio::time::timeout(Duration::from_secs(5), self.child.wait()).await.is_err() {
@@ -147,13 +148,13 @@ impl EnvoyProcess {
     }
 }
 
-/// `strait-agent child PARENT -- ENVOY…`: becomes Envoy, which the system kills when the agent has gone.
+/// Implements `strait-agent child PARENT -- ENVOY…`: becomes Envoy, which the kernel kills when the agent exits.
 pub(crate) fn become_envoy(parent: i32, line: &[OsString]) -> Problem {
     use std::os::unix::process::CommandExt as _;
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return cannot_start(line, &error.into());
     }
-    // It may have gone before the line above.
+    // The agent may have exited before the line above.
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(parent) {
         return Problem::new(
             "STR0958",
@@ -172,7 +173,7 @@ fn cannot_start(line: &[OsString], error: &std::io::Error) -> Problem {
     Problem::new("STR0958", fact, "give the path of Envoy after --")
 }
 
-/// What a shell would say of it.
+/// Returns the exit code that a shell would report.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt as _;
     let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_of_configuration_must_have_come() {
+    fn clusters_and_listeners_must_both_be_received() {
         let none =
             "cluster_manager.cds.update_success: 0\nlistener_manager.lds.update_success: 0\n";
         assert_eq!(missing_updates(none), ["upstream clusters", "listeners"]);
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_says_itself_stands() {
+    fn arguments_of_the_command_line_override_the_defaults() {
         let usual = |line: &[&str]| {
             usual_arguments(&line.iter().map(OsString::from).collect::<Vec<_>>()).join(" ")
         };
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_counted_once_and_not_those_for_metrics() {
+    fn connections_are_counted_once_and_without_metrics() {
         let stats = "listener.0.0.0.0_15006.downstream_cx_active: 3\n\
                      listener.0.0.0.0_15006.worker_0.downstream_cx_active: 3\n\
                      listener.0.0.0.0_15090.downstream_cx_active: 1\n\

@@ -1,8 +1,8 @@
-//! The folder that Envoy reads: certificate, key and roots, the two SDS files that name them, and the bootstrap.
+//! The folder that Envoy reads: certificate, key and roots, the two SDS files that refer to them, and the bootstrap.
 //!
-//! What belongs together is swapped together: it lies in a folder of its own, to which the link `..data` leads, and one
-//! rename of that link is what Envoy's watch on the folder sees. What could not be written is taken away, and what was
-//! there before stays.
+//! Files that belong together are replaced together. They are in a subfolder, to which the link `..data` points, and
+//! renaming that link triggers Envoy's watch on the folder. If writing fails, the new files are removed and the
+//! previous ones stay.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -14,28 +14,28 @@ use strait_bootstrap::PemFiles;
 use crate::credentials::{Credentials, RootSet};
 use crate::problem::Problem;
 
-/// The link that is swapped.
+/// The link that is replaced.
 const DATA: &str = "..data";
-/// What folders begin with that it may lead to.
+/// The name prefix of the folders to which the link points.
 const GENERATION: &str = "..generation-";
 const CHAIN: &str = "cert-chain.pem";
 const KEY: &str = "key.pem";
 const ROOTS: &str = "root-cert.pem";
 
-/// The most bytes of a file that is read.
+/// The maximum size of a file to read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A folder of an Envoy's secrets.
+/// The folder with an Envoy's secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct SecretFolder {
     path: PathBuf,
 }
 
 impl SecretFolder {
-    /// Makes the folder, or takes it as it is, and writes what never changes.
+    /// Creates the folder if needed, and writes the files that never change.
     ///
     /// # Errors
-    /// A path that Envoy can't be given, a volume on which a key must not lie, a folder that can't be written.
+    /// Envoy does not accept the path, the volume is not in memory although it must be, or the folder is not writable.
     pub(crate) fn open(path: &Path, may_be_on_disk: bool) -> Result<Self, Problem> {
         let usable = path.is_absolute() && path.to_str().is_some_and(|text| text.len() <= 200);
         if !usable || path.to_string_lossy().chars().any(char::is_control) {
@@ -59,26 +59,26 @@ impl SecretFolder {
         Ok(folder)
     }
 
-    /// The file with the secret `default`.
+    /// Returns the path of the file with the secret `default`.
     pub(crate) fn sds_certificate(&self) -> PathBuf {
         self.path.join("sds-cert.yaml")
     }
 
-    /// The file with the secret `ROOTCA`.
+    /// Returns the path of the file with the secret `ROOTCA`.
     pub(crate) fn sds_roots(&self) -> PathBuf {
         self.path.join("sds-roots.yaml")
     }
 
-    /// What an earlier run has left, if it fits together.
+    /// Returns the credentials of an earlier run, if they are valid together.
     pub(crate) fn kept(&self) -> Option<Credentials> {
         let read = |name| read_text(&self.path.join(name)).ok();
         Credentials::new(read(CHAIN)?, read(KEY)?, &read(ROOTS)?).ok()
     }
 
-    /// Puts a certificate with its key and these roots in place of what is there, all at once.
+    /// Replaces the certificate, its key and the roots, all at once.
     ///
     /// # Errors
-    /// What the system says; what was there before is still there.
+    /// Any I/O error. The previous files stay.
     pub(crate) fn publish(
         &self,
         credentials: &Credentials,
@@ -93,10 +93,10 @@ impl SecretFolder {
         self.swap(&files).map_err(|error| self.unwritable(&error))
     }
 
-    /// Writes the bootstrap, and says where it is.
+    /// Writes the bootstrap and returns its path.
     ///
     /// # Errors
-    /// What the system says.
+    /// Any I/O error.
     pub(crate) fn write_bootstrap(&self, text: &str) -> Result<PathBuf, Problem> {
         let path = self.path.join("bootstrap.json");
         self.replace(&path, text.as_bytes()).map_err(|error| self.unwritable(&error))?;
@@ -107,7 +107,7 @@ impl SecretFolder {
         let [chain, key, roots] = [CHAIN, KEY, ROOTS].map(|name| self.path.join(name));
         let [certificate, trusted] =
             PemFiles { chain: &chain, key: &key, roots: &roots }.sds_files();
-        // JSON is YAML too.
+        // JSON is valid YAML.
         self.replace(&self.sds_certificate(), format!("{certificate:#}\n").as_bytes())?;
         self.replace(&self.sds_roots(), format!("{trusted:#}\n").as_bytes())
     }
@@ -137,7 +137,7 @@ impl SecretFolder {
                 symlink(Path::new(DATA).join(name), path)?;
             }
         }
-        // A key that is used no more should not be found.
+        // Old keys are removed, so that nobody finds them.
         for entry in fs::read_dir(&self.path)?.filter_map(Result::ok) {
             let old = entry.file_name();
             if old.to_string_lossy().starts_with(GENERATION) && old != *name {
@@ -148,7 +148,7 @@ impl SecretFolder {
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // An agent that starts again needs no room for what an earlier run has left.
+        // An agent that restarts must not need space for a file that an earlier run has written.
         if read_text(path).is_ok_and(|text| text.as_bytes() == bytes) {
             return Ok(());
         }
@@ -170,17 +170,17 @@ impl SecretFolder {
     }
 }
 
-/// Whether a file system of this kind keeps nothing when the host is switched off: tmpfs and ramfs.
+/// Returns whether a file system of this kind is in memory only: tmpfs or ramfs.
 fn is_in_memory(kind: i128) -> bool {
     const TMPFS: i128 = 0x0102_1994;
     const RAMFS: i128 = 0x8584_58f6;
     [TMPFS, RAMFS].contains(&(kind & 0xffff_ffff))
 }
 
-/// A text file of at most 1 MiB.
+/// Reads a text file of at most 1 MiB.
 ///
 /// # Errors
-/// What the system says; [`ErrorKind::FileTooLarge`] where it has more.
+/// Any I/O error; [`ErrorKind::FileTooLarge`] if the file is larger.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;

@@ -1,5 +1,5 @@
-//! One question by HTTP/1.1 on a connection of its own, with a limit of time and bytes: to Envoy's admin interface, and to
-//! the application.
+//! HTTP/1.1 requests on a dedicated connection, with a limit for time and bytes: to Envoy's admin interface, and to the
+//! application.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use tokio::time::timeout;
 
 use crate::problem::chain;
 
-/// What an answer may have that is read whole.
+/// The maximum size of a response that is read completely, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// Asks, and reads the answer whole.
+/// Sends a request and reads the complete response.
 ///
 /// # Errors
-/// Why there is no answer, in words.
+/// The reason why there is no response.
 pub(crate) async fn ask(
     address: SocketAddr,
     method: http::Method,
@@ -45,10 +45,10 @@ pub(crate) async fn ask(
     timeout(limit, asked).await.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
 }
 
-/// Sends a request over a connection, and gives the answer to `read`. The connection ends with it.
+/// Sends a request over a connection and passes the response to `read`. The connection is closed afterwards.
 ///
 /// # Errors
-/// Why there is no answer, in words.
+/// The reason why there is no response.
 pub(crate) async fn exchange<S, T, F>(
     stream: S,
     request: Request<Empty<Bytes>>,
@@ -67,7 +67,7 @@ where
     tokio::pin!(answered, connection);
     tokio::select! {
         answered = &mut answered => answered,
-        // The connection may end before all of the answer has been read.
+        // The connection may end before the response has been read completely.
         ended = &mut connection => match ended {
             Ok(()) => answered.await,
             Err(error) => Err(chain(&error)),
@@ -75,17 +75,18 @@ where
     }
 }
 
-/// A connection to the application beside us, from the address that redirection leaves alone: it reaches the pod's own
-/// address without passing Envoy.
+/// Connects to the pod's application from a source address that is not redirected, so that the connection does not pass
+/// through Envoy.
 ///
 /// # Errors
-/// What the system says.
+/// Any I/O error.
 pub(crate) async fn connect_beside_envoy(address: SocketAddr) -> std::io::Result<TcpStream> {
     let (socket, source) = match address.ip() {
         IpAddr::V4(_) => (TcpSocket::new_v4()?, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6))),
         IpAddr::V6(_) => (TcpSocket::new_v6()?, IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6))),
     };
-    // A host without that address (::6 is there only where it was set) redirects nothing to the pod's own either.
+    // On a host without that address (::6 exists only if it was added), connections to the pod's address are not
+    // redirected either.
     let _ = socket.bind(SocketAddr::new(source, 0));
     socket.connect(address).await
 }

@@ -1,6 +1,7 @@
-//! From the first certificate to the end: Envoy is started, started again when it ends by itself, drained and stopped.
+//! The lifecycle of Envoy: it is started with the first certificate, restarted when it exits by itself, drained and
+//! stopped.
 //!
-//! Owns Envoy's process. Others see whether one runs, and wish for a drain or the end.
+//! This module owns Envoy's process. Other modules see whether it runs, and request a drain or the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,34 +17,34 @@ use crate::problem::Problem;
 use crate::renewal::{CertificateStatus, Pause};
 use crate::settings::RunArgs;
 
-/// An Envoy that ran for so long had started well.
+/// An Envoy that ran for this time has started successfully.
 const STARTED_WELL: Duration = Duration::from_secs(30);
-/// So often in a row it may end before that.
+/// The maximum number of consecutive failed starts.
 const BAD_STARTS_MAX: u32 = 10;
 
-/// What is wanted of the proxy; what comes later includes what came before.
+/// The requested state of the proxy. Each state includes the previous ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wish {
-    /// To serve.
+    /// Serve traffic.
     Serve,
-    /// To take no new connections of others, and to serve on.
+    /// Accept no new inbound connections, but continue to serve.
     Drain,
-    /// To drain, then to end.
+    /// Drain, then exit.
     End,
-    /// To end at once.
+    /// Exit immediately.
     EndNow,
 }
 
-/// How Envoy's process fares.
+/// The status of Envoy's process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct EnvoyStatus {
-    /// How often it has been started.
+    /// The number of starts.
     pub(crate) starts: u64,
-    /// Whether it runs.
+    /// Whether Envoy is running.
     pub(crate) runs: bool,
 }
 
-/// One proxy's life.
+/// The lifecycle of one proxy.
 pub(crate) struct Lifecycle {
     pub(crate) args: Arc<RunArgs>,
     pub(crate) folder: SecretFolder,
@@ -52,10 +53,11 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Runs Envoy, if one is to be run, until the end is wished for, or Envoy can't be kept running: its exit code.
+    /// Runs Envoy until the end is requested or Envoy keeps failing. Returns the exit code. Without an Envoy, waits
+    /// until the end is requested.
     ///
     /// # Errors
-    /// An Envoy that can't be started.
+    /// Envoy can't be started.
     pub(crate) async fn run(
         mut self,
         mut certificate: watch::Receiver<CertificateStatus>,
@@ -118,7 +120,7 @@ impl Lifecycle {
         }
     }
 
-    /// Waits for the wish to drain, does so, and returns when what must be waited for before the end is over.
+    /// Waits for the request to drain, drains, and returns when the process may exit.
     async fn drain_when_wished(&self, wishes: &mut watch::Receiver<Wish>) {
         let admin = EnvoyAdmin { address: self.args.admin_address };
         wished(wishes, Wish::Drain).await;
@@ -137,10 +139,10 @@ impl Lifecycle {
     }
 }
 
-/// Waits until at least so much is wished for.
+/// Waits until at least `least` is requested.
 async fn wished(wishes: &mut watch::Receiver<Wish>, least: Wish) {
     if wishes.wait_for(|wish| *wish >= least).await.is_err() {
-        // Nobody is left to wish for anything.
+        // No sender is left that could request anything.
         std::future::pending::<()>().await;
     }
 }

@@ -1,5 +1,5 @@
-//! The address of the pod's loopback from which Envoy reaches the workload by IPv6. All of 127.0.0.0/8 is there by itself;
-//! of IPv6 one address is, so this one is added, by a message to the kernel: no program has to be in the image for it.
+//! The IPv6 loopback address from which Envoy connects to the workload. In IPv4, all of 127.0.0.0/8 exists by default.
+//! In IPv6, only ::1 exists, so this address is added by a message to the kernel. This needs no program in the image.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -9,12 +9,12 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
-/// What Envoy's inbound connections come from (`::6`, as 127.0.0.6 is of IPv4).
+/// The source address of Envoy's inbound connections (`::6`, the counterpart of 127.0.0.6).
 const INBOUND_SOURCE: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
 /// The loopback is the first interface of each network namespace.
 const LOOPBACK: u32 = 1;
 
-// rtnetlink(7), netlink(7).
+// Constants from rtnetlink(7) and netlink(7).
 const RTM_NEWADDR: u16 = 20;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
@@ -24,12 +24,12 @@ const AF_INET6: u8 = 10;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
-/// Adds the address where it is not there yet.
+/// Adds the address if it does not exist.
 ///
 /// # Errors
-/// What the kernel says: without NET_ADMIN that it is not permitted.
+/// The error of the kernel. Without NET_ADMIN, the operation is not permitted.
 pub(crate) fn add_inbound_source() -> io::Result<()> {
-    // NETLINK_ROUTE is 0, which is what none is.
+    // The protocol `None` is 0, which is NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     send(&socket, &message(), SendFlags::empty())?;
     let mut answer = [0; 1024];
@@ -54,13 +54,13 @@ fn message() -> Vec<u8> {
     let mut message = Vec::from(length.to_ne_bytes());
     message.extend(RTM_NEWADDR.to_ne_bytes());
     message.extend((NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE).to_ne_bytes());
-    // Sequence and sender: there is one message, to the kernel.
+    // Sequence number and sender are 0: there is only one message, to the kernel.
     message.extend([0; 8]);
     message.extend(body);
     message
 }
 
-/// The error number of an answer, negative; 0 where it was done.
+/// Returns the error number of a response: negative, or 0 for success.
 fn error_number(answer: &[u8]) -> Option<i32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let error = i32::from_ne_bytes(answer.get(16..20)?.try_into().ok()?);

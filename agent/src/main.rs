@@ -1,7 +1,8 @@
-//! `strait-agent`: what stands beside an Envoy in a pod. It gets the workload's certificate by its token and keeps it
-//! fresh, writes the bootstrap, runs Envoy and drains it, and answers for health, metrics and probes.
+//! `strait-agent`: the companion of Envoy in a pod. It requests the workload's certificate with the pod's token and
+//! renews it, writes the bootstrap, runs and drains Envoy, and serves health, metrics and probes.
 //!
-//! One small program, on one thread. It knows nothing of the mesh: Envoy is told that by the control plane.
+//! It is a small program with one thread. It does not know the mesh: Envoy receives its configuration from the
+//! control plane.
 
 mod bootstrap;
 mod control_plane;
@@ -35,7 +36,7 @@ use clap::{Parser, Subcommand};
 use crate::problem::Problem;
 use crate::settings::RunArgs;
 
-/// Gets a pod's Envoy its certificate and configuration, and looks after it
+/// Provides a pod's Envoy with its certificate and bootstrap, and runs it
 #[derive(Debug, Parser)]
 #[command(name = "strait-agent", version)]
 struct CommandLine {
@@ -45,9 +46,9 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs Envoy with a certificate that is kept fresh, and drains it at the end
+    /// Runs Envoy, renews its certificate, and drains it at the end
     Run(Box<RunArgs>),
-    /// Has the kernel redirect the pod's connections to Envoy
+    /// Makes the kernel redirect the pod's connections to Envoy
     Redirect(Box<redirect::RedirectArgs>),
     /// Prints the version
     Version,
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(error) => {
-            // Nobody may be there to read it.
+            // Fails if nothing reads the output.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
         }
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
 
 fn run(args: RunArgs) -> Result<u8, Problem> {
     log();
-    // Libraries that don't name their provider find this one; a second call is the only way to fail.
+    // Sets the default for libraries that don't choose a provider. Only a second call can fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
     on_one_thread(run::run(args))
 }
@@ -109,20 +110,20 @@ fn on_one_thread(work: impl Future<Output = Result<u8, Problem>>) -> Result<u8, 
     runtime.block_on(work)
 }
 
-/// A line on standard output. A pod's proxy does not depend on whether anybody reads it.
+/// Prints a line to standard output. The pod's proxy must not fail if nothing reads it.
 fn print(line: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// The same on standard error.
+/// Prints a line to standard error. Failures are ignored.
 fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// As the control plane logs: text on a terminal, else JSON.
+/// Logs in the format of the control plane: text on a terminal, otherwise JSON.
 fn log() {
     let builder = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
-    // A line that can't be written is lost. To say so it would be written to the same place, and panic there.
+    // A line that can't be written is lost. Reporting that would fail in the same way, and panic.
     let builder = builder.log_internal_errors(false);
     if std::io::stderr().is_terminal() {
         builder.init();

@@ -1,6 +1,6 @@
-//! The mesh's names with their addresses, as the control plane tells them: what it tells replaces what was known, and
-//! while it is away that stays. It is asked by the pod's token, and by the certificate that the pod holds where the token is
-//! not taken: nodes renew no tokens while their API server is away.
+//! The mesh's names with their addresses, as received from the control plane. Each received table replaces the previous
+//! one, which stays while the control plane is unreachable. The agent authenticates with the pod's token. If the token
+//! is refused, it uses the pod's certificate, because nodes renew no tokens while their API server is unreachable.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,19 +25,19 @@ use crate::renewal::Pause;
 use crate::settings::RunArgs;
 
 const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
-/// A table of some 500,000 names.
+/// The maximum size of a table, in bytes: about 500,000 names.
 const TABLE_BYTES_MAX: usize = 64 << 20;
-/// Requests on their way: one asks, the others acknowledge.
+/// The capacity for requests: one subscription, and acknowledgements.
 const REQUESTS: usize = 4;
-/// A stream that lived for so long had begun well.
+/// A stream that lasted for this time resets the pause between attempts.
 const BEGAN_WELL: Duration = Duration::from_secs(30);
 
 /// Names with their addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// In lower case, without a dot at the end.
+    /// Names in lower case, without a trailing dot.
     table: HashMap<Box<str>, Box<[IpAddr]>>,
-    /// What follows the name of a service of the pod's own namespace, and of a service with its namespace.
+    /// The suffixes of a service name in the pod's namespace, and of a service name with a namespace.
     suffixes: [String; 2],
 }
 
@@ -46,15 +46,15 @@ impl Names {
         let entries = table.table.into_iter().filter_map(|(name, info)| {
             let addresses: Box<[IpAddr]> =
                 info.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
-            // Whoever has none is asked elsewhere.
+            // A name without addresses is forwarded to other servers.
             (!addresses.is_empty()).then(|| (name.to_ascii_lowercase().into(), addresses))
         });
         let suffixes = [format!(".{namespace}.svc.{domain}"), format!(".svc.{domain}")];
         Self { table: entries.collect(), suffixes }
     }
 
-    /// The addresses of a name, in any case and with or without the dot at its end: as it is, in the short forms that
-    /// Kubernetes knows, or by a wildcard.
+    /// Returns the addresses of a name, ignoring case and a trailing dot: by the full name, by the short forms of
+    /// Kubernetes, or by a wildcard.
     pub(crate) fn find(&self, name: &str) -> Option<&[IpAddr]> {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let exact = |name: &str| self.table.get(name).map(|addresses| &**addresses);
@@ -73,7 +73,7 @@ impl Names {
     }
 }
 
-/// Follows the table for as long as it is polled.
+/// Subscribes to the table for as long as it is polled.
 pub(crate) async fn follow(
     control_plane: ControlPlane,
     args: Arc<RunArgs>,
@@ -107,10 +107,10 @@ pub(crate) async fn follow(
     }
 }
 
-/// Why a stream is no more.
+/// The reason why a stream ended.
 struct StreamEnd {
     problem: Problem,
-    /// Whether another proof than the token may help.
+    /// Whether another credential than the token may help.
     is_token_refused: bool,
 }
 
@@ -120,7 +120,7 @@ impl From<Problem> for StreamEnd {
     }
 }
 
-/// Follows the table on one stream, by a certificate where one is given.
+/// Subscribes to the table on one stream, with a client certificate if `held` is given.
 async fn stream(
     control_plane: &ControlPlane,
     args: &RunArgs,
@@ -143,7 +143,7 @@ async fn stream(
         type_url: NAME_TABLE.to_owned(),
         ..Default::default()
     };
-    // There is room, and the other end is ours.
+    // The channel has room, and its receiver exists.
     let _ = requests.send(first).await;
     let waiting = ReceiverStream::new(waiting);
     let call = match held {
@@ -170,7 +170,7 @@ async fn stream(
     }
 }
 
-/// The one table of an answer; without one no name is known.
+/// Returns the table in a response. A response without a resource gives an empty table.
 fn table(answer: &DiscoveryResponse) -> Option<NameTable> {
     match answer.resources.first() {
         Some(resource) => NameTable::decode(&*resource.value).ok(),
@@ -202,7 +202,7 @@ fn value(json: &serde_json::Value) -> Value {
     Value { kind: Some(kind) }
 }
 
-/// Those of a test, in the namespace `shop`.
+/// Returns the names of a test, for the namespace `shop`.
 #[cfg(test)]
 pub(crate) fn known(entries: &[(&str, &[&str])]) -> Names {
     use strait_proto::istio::nds::name_table::NameInfo;
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_in_full_in_short_and_by_a_wildcard() {
+    fn names_are_found_by_full_name_short_name_and_wildcard() {
         let names = known(&[
             ("web.shop.svc.cluster.local", &["10.0.0.1"]),
             ("db.data.svc.cluster.local", &["10.0.0.2", "fd00::2"]),

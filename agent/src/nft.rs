@@ -1,17 +1,17 @@
-//! The same rules in the words of nft, for images without iptables: a table of our own in each family, with a chain for
-//! each of ours and for each place in the kernel from which they are reached.
+//! The redirection rules in the syntax of nft, for images without iptables: one table in each family, with a chain for
+//! each of our chains and for each hook of the kernel that leads to them.
 //!
-//! Pure: rules and texts in, texts out. They are written as nft lists them, so that what stands can be compared.
+//! Pure. Rules are written in the form in which nft lists them, so that they can be compared with the existing ones.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::rules::{Family, Redirection};
 
-/// The table's name.
+/// Name of the table.
 const TABLE: &str = "strait";
 
-/// How nft calls a family.
+/// Returns nft's name of a family.
 pub(crate) fn family_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",
@@ -19,7 +19,7 @@ pub(crate) fn family_name(family: Family) -> &'static str {
     }
 }
 
-/// Chains with their lines, in order: the first of one that the kernel calls says where it does.
+/// Chains with their rules in order. The first line of a base chain defines its hook.
 type Chains = BTreeMap<String, Vec<String>>;
 
 fn chains(redirection: &Redirection, family: Family) -> Chains {
@@ -34,7 +34,7 @@ fn chains(redirection: &Redirection, family: Family) -> Chains {
     chains
 }
 
-/// What a chain is called, and where the kernel calls it, with the priorities that iptables has there.
+/// Returns the name of a chain and, for a base chain, its hook with the priority that iptables uses.
 fn place(table: &str, chain: &str) -> (String, Option<String>) {
     let hook = match chain {
         "PREROUTING" => "prerouting",
@@ -46,7 +46,7 @@ fn place(table: &str, chain: &str) -> (String, Option<String>) {
     (format!("{table}_{hook}"), Some(line))
 }
 
-/// A rule of iptables as nft lists it.
+/// Translates an iptables rule to the form in which nft lists it.
 fn translated(rule: &str, family: Family) -> String {
     let (mut matches, mut verdict) = (Vec::new(), String::new());
     let (mut protocol, mut is) = ("", "");
@@ -82,7 +82,7 @@ fn translated(rule: &str, family: Family) -> String {
             "--zone" => verdict = format!("ct zone set {value}"),
             "-j" if value == "RETURN" => "return".clone_into(&mut verdict),
             "-j" if value.starts_with("MESH_") => verdict = format!("jump {value}"),
-            // The match that follows says it all, or the target's own setting.
+            // Match names need no translation: the following match or target is sufficient.
             _ => {}
         }
         is = "";
@@ -91,7 +91,7 @@ fn translated(rule: &str, family: Family) -> String {
     matches.join(" ")
 }
 
-/// As nft lists it where numbers are asked for: an image may lack the file that has the names (`/etc/protocols`).
+/// Returns a protocol as nft lists it in numeric mode. An image may lack the file with the names (`/etc/protocols`).
 fn protocol_number(name: &str) -> &str {
     match name {
         "tcp" => "6",
@@ -100,10 +100,10 @@ fn protocol_number(name: &str) -> &str {
     }
 }
 
-/// What `nft -f -` is given: our table anew, in one step. Nothing of others is touched.
+/// Returns the input for `nft -f -`, which replaces our table in one transaction. Other tables are not touched.
 pub(crate) fn script(redirection: &Redirection, family: Family) -> String {
     let ip = family_name(family);
-    // A table must be there to be deleted.
+    // A table must exist to be deleted.
     let mut text =
         format!("table {ip} {TABLE}\ndelete table {ip} {TABLE}\ntable {ip} {TABLE} {{\n");
     for (chain, lines) in chains(redirection, family) {
@@ -113,7 +113,8 @@ pub(crate) fn script(redirection: &Redirection, family: Family) -> String {
     text
 }
 
-/// What of the rules does not stand in what `nft -y -p list ruleset` says of the family, a line each; empty where all do.
+/// Returns the rules that are missing in the output of `nft -y -p list ruleset` for the family, one per line; empty if
+/// none is missing.
 pub(crate) fn missing(redirection: &Redirection, family: Family, listed: &str) -> Vec<String> {
     let standing = standing(listed, family);
     let mut missing = Vec::new();
@@ -130,7 +131,7 @@ pub(crate) fn missing(redirection: &Redirection, family: Family, listed: &str) -
     missing
 }
 
-/// The chains of our table, without what is counted.
+/// Returns the chains of our table, without counters.
 fn standing(listed: &str, family: Family) -> Chains {
     let (mut chains, mut chain) = (Chains::new(), None);
     let begin = format!("table {} {TABLE} {{", family_name(family));
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_form_of_a_rule_is_said_as_nft_lists_it() {
+    fn rules_are_translated_to_the_form_that_nft_lists() {
         for (rule, said) in [
             ("-p tcp -j MESH_OUT", "meta l4proto 6 jump MESH_OUT"),
             ("-i eth+ -j RETURN", "iifname \"eth*\" return"),
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_of_the_kernel_say_where_they_are_called() {
+    fn base_chains_contain_their_hook() {
         assert_eq!(
             place("raw", "OUTPUT"),
             (
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_list_only_our_table_counts() {
+    fn only_our_table_is_read_from_the_ruleset() {
         let listed = "table ip nat {\n\tchain MESH_IN {\n\t\treturn\n\t}\n}\n\
             table ip strait {\n\tchain MESH_IN {\n\t\ttcp dport 1 return\n\t}\n\n\tchain MESH_OUT {\n\t}\n}\n\
             table ip other {\n\tchain MESH_IN {\n\t\tdrop\n\t}\n}\n";

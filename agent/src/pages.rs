@@ -1,7 +1,7 @@
-//! What the agent answers by HTTP: health for the kubelet (15021), and health, metrics, the application's probes and two
-//! orders (15020).
+//! The HTTP servers of the agent: health for the kubelet (15021), and health, metrics, the application's probes and two
+//! commands (15020).
 //!
-//! It reads what others own. Orders are taken from the pod itself alone.
+//! They read the state of other modules. Commands are accepted only from the pod itself.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -30,34 +30,34 @@ use crate::problem::Problem;
 use crate::renewal::CertificateStatus;
 use crate::scrape::{AppMetrics, Scrape};
 
-/// Connections that are served at once; more wait to be accepted.
+/// The maximum number of connections. Further connections wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
-/// For a request's head.
+/// Time limit for the header of a request.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// The body of an answer.
+/// The body of a response.
 pub(crate) type PageBody = BoxBody<Bytes, Infallible>;
 
-/// Which port was asked.
+/// The port of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Port {
-    /// 15021: health alone.
+    /// 15021: only health.
     Health,
-    /// 15020: everything.
+    /// 15020: all pages.
     Agent,
 }
 
-/// What pages tell, and whom orders reach.
+/// The state that pages show, and the channel for commands.
 pub(crate) struct Pages {
     pub(crate) admin: EnvoyAdmin,
     pub(crate) envoy: watch::Receiver<EnvoyStatus>,
     pub(crate) certificate: watch::Receiver<CertificateStatus>,
     pub(crate) wishes: watch::Sender<Wish>,
-    /// Whether an Envoy is to be run at all.
+    /// Whether the agent runs an Envoy.
     pub(crate) has_envoy: bool,
     pub(crate) probes: AppProbes,
     pub(crate) app_metrics: Option<AppMetrics>,
-    /// The start of Envoy that has had its configuration; 0 for none.
+    /// The number of the Envoy start that has received its configuration; 0 for none.
     pub(crate) configured: AtomicU64,
 }
 
@@ -92,7 +92,7 @@ impl Pages {
         });
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(16 << 10);
-        // Whoever broke it off knows.
+        // Errors are ignored: the client notices them.
         let _ = server.serve_connection(TokioIo::new(stream), service).await;
     }
 
@@ -178,7 +178,8 @@ impl Pages {
     }
 }
 
-/// Whether a process of the pod asks: from its loopback, but for the address by which Envoy passes on what others send.
+/// Returns whether a process of the pod sent the request: from the loopback, but not from the address that Envoy uses
+/// to forward requests of others.
 fn is_the_pod(peer: IpAddr) -> bool {
     let peer = peer.to_canonical();
     peer.is_loopback() && peer != IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6))
@@ -190,10 +191,10 @@ fn text(status: StatusCode, text: String) -> Response<PageBody> {
     answer
 }
 
-/// A port to answer on.
+/// Binds a port.
 ///
 /// # Errors
-/// Why it can't be had.
+/// The address can't be bound.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
     TcpListener::bind(address).await.map_err(|error| {
         let fact = format!("{flag} {address} can't be listened on: {error}");
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_come_from_loopback_and_not_through_envoy() {
+    fn commands_are_accepted_from_loopback_but_not_through_envoy() {
         let from = |text: &str| is_the_pod(text.parse().expect("an address"));
         assert!(from("127.0.0.1") && from("::1") && from("::ffff:127.0.0.1"));
         assert!(!from("127.0.0.6") && !from("::ffff:127.0.0.6") && !from("10.0.0.1"));

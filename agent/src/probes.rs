@@ -1,7 +1,7 @@
-//! The application's probes and the handlers of its life, which the kubelet sends to the agent instead: an application
-//! behind mTLS can't answer the kubelet itself.
+//! The application's probes and lifecycle handlers, which the kubelet sends to the agent, because an application behind
+//! mTLS can't answer the kubelet.
 //!
-//! Each is asked as the kubelet would have asked it, on the pod's own address, past Envoy.
+//! The agent sends each request as the kubelet would have sent it, to the pod's address, bypassing Envoy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -28,21 +28,21 @@ use tracing::{info, warn};
 use crate::http_client::{connect_beside_envoy, exchange};
 use crate::problem::{Problem, chain};
 
-/// Where injection writes the probes that it replaced.
+/// The variable in which injection stores the replaced probes.
 pub(crate) const VARIABLE: &str = "STRAIT_APP_PROBES";
 
-/// Whether a path may stand for a probe, or for a handler of a container's life.
+/// Returns whether a path may belong to a probe or a lifecycle handler.
 pub(crate) fn is_path(path: &str) -> bool {
     ["/app-health/", "/app-lifecycle/"].iter().any(|prefix| path.starts_with(prefix))
 }
 
-/// The probes by the path that stands for each, such as `/app-health/web/readyz`.
+/// The probes by the path that replaces them, such as `/app-health/web/readyz`.
 #[derive(Debug, Default)]
 pub(crate) struct AppProbes {
     by_path: BTreeMap<String, AppProbe>,
-    /// The pod's own address, which the kubelet would have asked.
+    /// The pod's address, to which the kubelet would have sent the request.
     pod: Option<IpAddr>,
-    /// Paths whose probe failed when it was asked last.
+    /// Paths whose last probe failed.
     failing: Mutex<BTreeSet<String>>,
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct AppProbes {
 struct AppProbe {
     #[serde(flatten)]
     action: ProbeAction,
-    /// At least 1; the kubelet's default is 1.
+    /// Timeout in seconds, at least 1; the kubelet's default is 1.
     timeout_seconds: Option<u64>,
 }
 
-/// As Kubernetes writes it, but that ports are numbers.
+/// A probe as in Kubernetes, but with numeric ports.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum ProbeAction {
@@ -101,10 +101,11 @@ struct GrpcProbe {
 }
 
 impl AppProbes {
-    /// Reads the form that injection writes: `{"/app-health/CONTAINER/readyz": {"httpGet": {…}, "timeoutSeconds": 1}}`.
+    /// Parses the format that injection writes: `{"/app-health/CONTAINER/readyz": {"httpGet": {…}, "timeoutSeconds":
+    /// 1}}`.
     ///
     /// # Errors
-    /// What it is not.
+    /// The text is not in this format.
     pub(crate) fn parse(text: &str, pod: Option<IpAddr>) -> Result<Self, Problem> {
         let by_path = serde_json::from_str(text).map_err(|error| {
             let fact = format!("{VARIABLE} can't be read: {error}");
@@ -113,7 +114,8 @@ impl AppProbes {
         Ok(Self { by_path, pod, failing: Mutex::default() })
     }
 
-    /// Asks the application in the kubelet's place: its status, or why there is none. `None` where no probe has that path.
+    /// Probes the application as the kubelet would. Returns its status, or the reason why there is none. `None` if no
+    /// probe has this path.
     pub(crate) async fn ask(
         &self,
         path: &str,
@@ -135,7 +137,7 @@ impl AppProbes {
         Some(answer)
     }
 
-    /// Says when a probe begins to fail, and why, and when it no longer does: the kubelet tells of a status only.
+    /// Logs when a probe begins to fail, with the reason, and when it passes again. The kubelet reports only a status.
     fn tell(&self, path: &str, answer: &Result<StatusCode, String>) {
         let fails = match answer {
             Ok(status) if status.as_u16() < 400 => None,
@@ -225,7 +227,7 @@ impl AppProbes {
     }
 }
 
-/// As the kubelet asks by HTTPS: whoever answers will do.
+/// Returns a TLS configuration that accepts any certificate, as the kubelet does for HTTPS probes.
 fn anyone() -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(Anyone(Arc::clone(&provider)));
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_probe_is_named() {
+    fn invalid_probe_is_reported() {
         let problem = AppProbes::parse(r#"{"/a": {"exec": {}}}"#, None).expect_err("refused");
         assert!(problem.fact.contains(VARIABLE), "{problem}");
     }

@@ -1,15 +1,15 @@
-//! What goes wrong, as it is told: the fact with its object, the next step, and a code that `strait help` explains.
+//! Errors for operators: the fact with its object, the next step, and a code that `strait help` explains.
 
 use std::fmt;
 
-/// One trouble for whoever runs the pod.
+/// An error for the operator of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// `STR` and four digits; its page is in `strait help`.
+    /// `STR` and four digits, documented in `strait help`.
     pub(crate) code: &'static str,
-    /// What is so, of which object.
+    /// The fact, with the affected object.
     pub(crate) fact: String,
-    /// What to do about it.
+    /// The next step.
     pub(crate) next: &'static str,
 }
 
@@ -18,7 +18,7 @@ impl Problem {
         Self { code, fact: fact.into(), next }
     }
 
-    /// Whether it is the pod's token that is not there, or not taken.
+    /// Returns whether the pod's token is missing or was refused.
     pub(crate) fn is_about_token(&self) -> bool {
         matches!(self.code, "STR0952" | "STR0955")
     }
@@ -32,13 +32,13 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// An error with its causes, in one line.
+/// Returns an error with its causes, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let fact = error.to_string();
-        // Many errors repeat their cause's text.
+        // Many errors repeat the text of their cause.
         if !text.contains(&fact) {
             text = format!("{text}: {fact}");
         }

@@ -1,7 +1,7 @@
-//! `strait-agent redirect`: has the kernel redirect a pod's connections to its Envoy, or says what of that lacks.
+//! `strait-agent redirect`: makes the kernel redirect a pod's connections to its Envoy, or lists the missing rules.
 //!
-//! Reads what stands and writes what lacks, by iptables-save and iptables-restore, or by nft where these are not there: a
-//! second run changes nothing.
+//! It reads the existing rules and writes the missing ones, with iptables-save and iptables-restore, or with nft if
+//! these do not exist. A second run changes nothing.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::IpAddr;
@@ -15,59 +15,59 @@ use crate::problem::Problem;
 use crate::rules::{Family, Redirection, Selected};
 use crate::{loopback, nft};
 
-/// `strait-agent redirect`.
+/// Arguments of `strait-agent redirect`.
 #[derive(Debug, Args)]
 pub(crate) struct RedirectArgs {
-    /// Changes nothing: exits 2 with what lacks, where anything does
+    /// Changes nothing; lists missing rules and exits with 2 if there are any
     #[arg(long)]
     check: bool,
-    /// Changes nothing and reads no rules: connects as Envoy would, and exits 126 where that is not redirected, whoever's rules it is. As
-    /// user 1337, without any rights, before Envoy runs
+    /// Changes and reads no rules; opens a connection as Envoy would, and exits with 126 if it is not redirected,
+    /// whichever component set the rules. Runs as user 1337, without privileges, before Envoy starts
     #[arg(long = "try", conflicts_with_all = ["check", "dns", "tool"], requires = "ip")]
     tries: bool,
-    /// With --try: the pod's addresses, by commas
+    /// With --try: the pod's addresses, comma-separated
     #[arg(long, env = "POD_IP", value_name = "IP", value_delimiter = ',')]
     ip: Vec<IpAddr>,
-    /// Ranges whose connections go to Envoy, by commas; * is all
+    /// Ranges whose connections are redirected to Envoy, comma-separated; * for all
     #[arg(long, value_name = "CIDR", default_value = "*", hide_default_value = true)]
     include_outbound_ranges: String,
-    /// Ranges whose connections do not
+    /// Ranges whose connections are not redirected, comma-separated
     #[arg(long, value_name = "CIDR", default_value = "")]
     exclude_outbound_ranges: String,
-    /// Ports whose connections go to Envoy whatever their range
+    /// Ports whose connections are redirected to Envoy in any range, comma-separated
     #[arg(long, value_name = "PORT", default_value = "")]
     include_outbound_ports: String,
-    /// Ports whose connections do not
+    /// Ports whose connections are not redirected, comma-separated
     #[arg(long, value_name = "PORT", default_value = "")]
     exclude_outbound_ports: String,
-    /// Ports of the pod that are reached through Envoy; * is all
+    /// Ports of the pod whose inbound connections are redirected to Envoy, comma-separated; * for all
     #[arg(long, value_name = "PORT", default_value = "*", hide_default_value = true)]
     include_inbound_ports: String,
-    /// Ports of the pod that are not
+    /// Ports of the pod whose inbound connections are not redirected, comma-separated
     #[arg(long, value_name = "PORT", default_value = "")]
     exclude_inbound_ports: String,
-    /// Network interfaces on which nothing is redirected
+    /// Network interfaces on which nothing is redirected, comma-separated
     #[arg(long, value_name = "NAME", default_value = "")]
     exclude_interfaces: String,
-    /// Questions for names go to the agent, which is then to run with --dns
+    /// Redirects DNS queries to the agent, which must run with --dns
     #[arg(long)]
     dns: bool,
-    /// By which program [default: iptables; nft where that is not there]
+    /// Program that sets the rules [default: iptables; nft if iptables does not exist]
     #[arg(long, value_name = "PROGRAM", value_enum)]
     tool: Option<RuleProgram>,
 }
 
 impl RedirectArgs {
-    /// The addresses at which it is only tried.
+    /// Returns the addresses to test, with `--try`.
     pub(crate) fn tried(&self) -> Option<&[IpAddr]> {
         self.tries.then_some(&self.ip)
     }
 }
 
-/// Does it, or checks it: the exit code.
+/// Sets or checks the rules. Returns the exit code.
 ///
 /// # Errors
-/// A value that is none, a tool that is not there, what the kernel refuses.
+/// A flag has an invalid value, a program is missing, or the kernel refuses the rules.
 pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
     let redirection = redirection(args)?;
     let program = args.tool.unwrap_or_else(RuleProgram::found);
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
     Ok(2)
 }
 
-/// By which rules are read and written.
+/// The program that reads and writes rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RuleProgram {
     Iptables,
@@ -116,13 +116,13 @@ enum RuleProgram {
 }
 
 impl RuleProgram {
-    /// nft where there is no iptables.
+    /// Returns nft if it exists and iptables does not.
     fn found() -> Self {
         let there = |program| !matches!(Command::new(program).arg("--version").output(), Err(error) if error.kind() == ErrorKind::NotFound);
         if !there("iptables-save") && there("nft") { Self::Nft } else { Self::Iptables }
     }
 
-    /// What is called, as people are told of it.
+    /// Returns the name of the program for messages.
     fn says(self, family: Family) -> &'static str {
         match (self, family) {
             (Self::Iptables, Family::V4) => "iptables-save",
@@ -132,12 +132,13 @@ impl RuleProgram {
         }
     }
 
-    /// What of the rules does not stand.
+    /// Returns the missing rules.
     fn missing(self, rules: &Redirection, family: Family) -> Result<Vec<String>, Problem> {
         match self {
             Self::Iptables => Ok(rules.missing(family, &saved(family)?)),
             Self::Nft => {
-                // Priorities and protocols as numbers: versions and images differ in their names.
+                // Priorities and protocols are listed as numbers, because their names differ between versions and
+                // images.
                 let listed = ["-y", "-p", "list", "ruleset", nft::family_name(family)];
                 Ok(nft::missing(rules, family, &tool("nft", &listed, "")?))
             }
@@ -162,7 +163,7 @@ fn saved(family: Family) -> Result<String, Problem> {
     tool(RuleProgram::Iptables.says(family), &[], "")
 }
 
-/// Has the pod the address from which Envoy reaches the workload by IPv6.
+/// Adds the IPv6 address from which Envoy connects to the workload.
 fn inbound_source() {
     if let Err(error) = loopback::add_inbound_source() {
         crate::say(format_args!(
@@ -229,7 +230,7 @@ fn list<T>(text: &str, flag: &str, parse: fn(&str) -> Option<T>) -> Result<Vec<T
     words.map(one).collect()
 }
 
-/// As the kernel keeps it: without what is beyond the prefix.
+/// Parses a range or an address, without the bits beyond the prefix, as the kernel stores it.
 fn range(word: &str) -> Option<IpNet> {
     let range = word.parse::<IpNet>().or_else(|_| word.parse::<IpAddr>().map(IpNet::from));
     range.ok().map(|range| range.trunc())
@@ -245,10 +246,10 @@ fn interface(word: &str) -> Option<String> {
     is_name.then(|| word.to_owned())
 }
 
-/// Servers of names that programs of this pod ask.
+/// Returns the DNS servers of the pod's resolv.conf.
 ///
 /// # Errors
-/// A file that can't be read, or names none.
+/// The file can't be read, or contains no server.
 pub(crate) fn name_servers() -> Result<Vec<IpAddr>, Problem> {
     const FILE: &str = "/etc/resolv.conf";
     let problem =
@@ -265,7 +266,7 @@ pub(crate) fn name_servers() -> Result<Vec<IpAddr>, Problem> {
     }
 }
 
-/// IPv6 only where the pod has any: elsewhere its rules can't be set.
+/// Returns the families to set. Rules for IPv6 can be set only if the pod has IPv6.
 fn families() -> impl Iterator<Item = Family> {
     let has_ipv6 = std::fs::read_to_string("/proc/net/if_inet6").is_ok_and(|text| !text.is_empty());
     [Some(Family::V4), has_ipv6.then_some(Family::V6)].into_iter().flatten()
@@ -281,7 +282,7 @@ fn tool(program: &'static str, arguments: &[&str], input: &str) -> Result<String
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Where it has ended already, what it said tells more.
+        // If the program has exited already, its output is more helpful.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;

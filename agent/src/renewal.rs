@@ -1,7 +1,7 @@
-//! Keeps the pod's certificate fresh: asks for one, writes it, and again at half its lifetime; and takes up roots that are
-//! mounted anew.
+//! Renewal of the pod's certificate: requests one, writes it, and repeats this at half its lifetime. It also writes
+//! mounted roots that have changed.
 //!
-//! Owns the certificate. What can't be had or written leaves what is there as it is, and is tried again.
+//! This module owns the certificate. If requesting or writing fails, the existing files stay, and it is tried again.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,38 +14,38 @@ use crate::credentials::{Credentials, Now, RenewalTime, RootSet};
 use crate::files::SecretFolder;
 use crate::problem::Problem;
 
-/// How often both clocks and the file of roots are looked at.
+/// How often both clocks and the file of roots are checked.
 const LOOK: Duration = Duration::from_secs(10);
-/// What the first pause after a failure may be at most, and what any may be.
+/// The maximum length of the first pause after a failure, and of any pause.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// How the certificate fares.
+/// The status of the certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CertificateStatus {
-    /// When the one that is written ends; `None` as long as there is none.
+    /// When the written certificate expires; `None` if none has been written.
     pub(crate) ends: Option<SystemTime>,
-    /// How many have been written.
+    /// The number of certificates written.
     pub(crate) written: u64,
-    /// How often none could be had or written.
+    /// The number of failures to request or write one.
     pub(crate) failures: u64,
 }
 
-/// The certificate, and who renews it.
+/// The task that renews the certificate.
 pub(crate) struct Renewal {
     control_plane: ControlPlane,
     folder: SecretFolder,
     held: Option<(Credentials, RenewalTime)>,
-    /// The roots that are written.
+    /// The written roots.
     roots: Option<RootSet>,
     pause: Pause,
     status: watch::Sender<CertificateStatus>,
-    /// What is held, for others who show it.
+    /// The current credentials, for other modules.
     shown: watch::Sender<Option<Credentials>>,
 }
 
 impl Renewal {
-    /// Goes on with what an earlier run has left, while it holds.
+    /// Continues with the credentials of an earlier run, if they are still valid.
     pub(crate) fn new(control_plane: ControlPlane, folder: SecretFolder) -> Self {
         let now = Now::read();
         let kept = folder.kept().filter(|kept| kept.validity.holds_at(now.wall));
@@ -60,17 +60,17 @@ impl Renewal {
         Self { control_plane, folder, held, roots, pause: Pause::default(), status, shown }
     }
 
-    /// How the certificate fares, from now on.
+    /// Returns a receiver for the status of the certificate.
     pub(crate) fn status(&self) -> watch::Receiver<CertificateStatus> {
         self.status.subscribe()
     }
 
-    /// The certificate that is held, from now on.
+    /// Returns a receiver for the current credentials.
     pub(crate) fn credentials(&self) -> watch::Receiver<Option<Credentials>> {
         self.shown.subscribe()
     }
 
-    /// Renews for as long as it is polled.
+    /// Renews the certificate for as long as it is polled.
     pub(crate) async fn run(mut self) -> ! {
         loop {
             if self.left().is_zero() {
@@ -79,7 +79,7 @@ impl Renewal {
                 self.take_up_roots();
             }
             let wait = self.pause.left().max(self.left()).min(LOOK);
-            // Both were zero: time has passed since.
+            // Prevents a busy loop if both are zero.
             sleep(wait.max(Duration::from_millis(10))).await;
             while !self.pause.left().is_zero() {
                 sleep(self.pause.left()).await;
@@ -119,7 +119,7 @@ impl Renewal {
         }
     }
 
-    /// Writes roots that were mounted since the certificate came.
+    /// Writes roots that were mounted after the certificate was issued.
     fn take_up_roots(&mut self) {
         let Some((credentials, _)) = &self.held else { return };
         let roots = self.all_roots(credentials);
@@ -135,12 +135,12 @@ impl Renewal {
         }
     }
 
-    /// Those that came with the certificate, and those that are mounted: a new root is trusted before the first
+    /// Returns the roots from the response and the mounted ones, so that a new root is trusted before the first
     /// certificate is signed with it.
     fn all_roots(&self, credentials: &Credentials) -> RootSet {
         match self.control_plane.mounted_roots() {
             Ok(mounted) => credentials.roots.with(&mounted),
-            // It is being written, or has been taken away: what was trusted is.
+            // The file is being written or was removed: the previous roots stay trusted.
             Err(_) => self.roots.clone().unwrap_or_else(|| credentials.roots.clone()),
         }
     }
@@ -156,7 +156,7 @@ impl Renewal {
     }
 }
 
-/// How long it is until another attempt, longer after each failure.
+/// The pause before the next attempt, which grows with each failure.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     failures: u32,
@@ -164,7 +164,8 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
-    /// Begins a pause: between half and all of what the failures so far ask for. `random` is in 0..1.
+    /// Starts a pause and returns its length: between half and all of the maximum for the number of failures. `random`
+    /// is in 0..1.
     pub(crate) fn lengthen(&mut self, random: f64) -> Duration {
         let most = PAUSE_FIRST.saturating_mul(1 << self.failures.min(10)).min(PAUSE_MAX);
         self.failures += 1;
@@ -173,12 +174,12 @@ impl Pause {
         wait
     }
 
-    /// What is left of it.
+    /// Returns the remaining time.
     pub(crate) fn left(&self) -> Duration {
         self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// How many failures there have been in a row.
+    /// Returns the number of consecutive failures.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn pauses_double_up_to_a_minute_and_differ_between_agents() {
+    async fn pauses_double_up_to_a_minute_with_jitter() {
         let waits = |random: f64| {
             let mut pause = Pause::default();
             (0..12).map(|_| pause.lengthen(random).as_millis()).collect::<Vec<_>>()

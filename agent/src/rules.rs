@@ -1,32 +1,32 @@
-//! Which of a pod's connections are redirected to its Envoy, as rules of iptables (`nft.rs` says them otherwise); and
-//! what of that is missing from, or stands in the way in, what the kernel has.
+//! The redirection of a pod's connections to its Envoy, as iptables rules (`nft.rs` translates them), and the
+//! comparison with the existing rules of the kernel.
 //!
-//! Pure: settings and texts in, texts out. `deploy/examples/sidecar.yaml` shows the rules without any setting.
+//! Pure. `deploy/examples/sidecar.yaml` shows the rules for the default settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use ipnet::IpNet;
 
-/// User and group of the sidecar: what it sends is its own.
+/// User and group ID of the sidecar, whose connections are not redirected.
 const PROXY: u32 = 1337;
-/// Where Envoy takes what comes in, and what goes out; where names are answered.
+/// Envoy's ports for inbound and outbound connections, and the agent's port for DNS.
 const INBOUND: u16 = 15006;
 const OUTBOUND: u16 = 15001;
 const DNS: u16 = 15053;
-/// By these the agent and Envoy themselves are asked.
+/// Ports of the agent and Envoy themselves.
 const OWN_PORTS: [u16; 3] = [15020, 15021, 15090];
-/// All chains that are ours begin so.
+/// The prefix of all our chains.
 const PREFIX: &str = "MESH_";
 
-/// All, or those that are listed.
+/// All values, or a list of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Selected<T> {
     All,
     Only(Vec<T>),
 }
 
-/// What is redirected.
+/// The settings of redirection.
 #[derive(Debug, Clone)]
 pub(crate) struct Redirection {
     pub(crate) include_outbound_ranges: Selected<IpNet>,
@@ -36,11 +36,11 @@ pub(crate) struct Redirection {
     pub(crate) include_inbound_ports: Selected<u16>,
     pub(crate) exclude_inbound_ports: Vec<u16>,
     pub(crate) exclude_interfaces: Vec<String>,
-    /// Servers of names whose questions the agent answers.
+    /// DNS servers whose queries the agent answers.
     pub(crate) name_servers: Vec<std::net::IpAddr>,
 }
 
-/// Of which addresses rules are.
+/// The address family of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -52,7 +52,7 @@ impl Family {
         matches!((self, range), (Self::V4, IpNet::V4(_)) | (Self::V6, IpNet::V6(_)))
     }
 
-    /// This host by its loopback, and the address from which Envoy reaches the workload.
+    /// Returns the loopback address, and the address from which Envoy connects to the workload.
     fn loopback(self) -> [&'static str; 2] {
         match self {
             Self::V4 => ["127.0.0.1/32", "127.0.0.6/32"],
@@ -61,7 +61,7 @@ impl Family {
     }
 }
 
-/// Rules by table and chain, in order; of chains that the kernel brings along only our jumps.
+/// Rules by table and chain, in order. Built-in chains contain only our jumps.
 pub(crate) type Tables = BTreeMap<&'static str, BTreeMap<String, Vec<String>>>;
 
 impl Redirection {
@@ -132,8 +132,8 @@ impl Redirection {
         tables
     }
 
-    /// Questions for names by UDP. What the workload asks and what the agent asks in turn are kept apart in zones: they
-    /// may have the same ports, and go to the same server.
+    /// Adds the rules for DNS over UDP. Queries of the workload and of the agent have separate conntrack zones, because
+    /// they may have the same ports and the same server.
     fn names(&self, family: Family, tables: &mut Tables) {
         let servers =
             self.name_servers.iter().copied().map(IpNet::from).filter(|one| family.has(one));
@@ -158,8 +158,8 @@ impl Redirection {
         }
     }
 
-    /// What iptables-restore (with --noflush) is given where `saved` is what iptables-save says: our chains anew, and our
-    /// jumps once. Nothing of others is touched.
+    /// Returns the input for iptables-restore (with --noflush), given the output of iptables-save in `saved`: replaces
+    /// our chains and adds our jumps once. Other chains are not touched.
     pub(crate) fn restore(&self, family: Family, saved: &str) -> String {
         let (tables, mut text) = (self.tables(family), String::new());
         let standing = Standing::read(saved);
@@ -201,7 +201,7 @@ impl Redirection {
         text
     }
 
-    /// What of the rules does not stand in what iptables-save says, a line each; empty where all do.
+    /// Returns the rules that are missing in the output of iptables-save, one per line; empty if none is missing.
     pub(crate) fn missing(&self, family: Family, saved: &str) -> Vec<String> {
         let standing = Standing::read(saved);
         let mut missing = Vec::new();
@@ -232,7 +232,7 @@ fn is_ours(chain: &str) -> bool {
     chain.starts_with(PREFIX)
 }
 
-/// What stands of ours: chains of ours with all their rules, and jumps to them from others.
+/// The existing rules of ours: our chains with all their rules, and jumps to them from other chains.
 #[derive(Debug, Default)]
 struct Standing {
     tables: BTreeMap<String, BTreeMap<String, Vec<String>>>,
@@ -265,7 +265,8 @@ impl Standing {
     }
 }
 
-/// The parts of a rule in one order, without what is only said in some: iptables-save writes a rule in its own way.
+/// Returns the parts of a rule in a fixed order, without optional parts, because iptables-save writes rules in a
+/// different form.
 fn normal(rule: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut not = false;
@@ -304,7 +305,7 @@ mod tests {
         }
     }
 
-    /// The rules of the example, which the tests of real traffic load into their pods.
+    /// Returns the rules of the example, which the tests with real traffic use in their pods.
     fn example() -> String {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/examples/sidecar.yaml");
         let text = std::fs::read_to_string(file).expect("the example");
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn without_settings_the_rules_are_those_of_the_example() {
+    fn default_rules_match_the_example() {
         assert_eq!(all().missing(Family::V4, &example()), Vec::<String>::new());
         let restored = all().restore(Family::V4, "");
         let rules = |text: &str| text.lines().filter(|line| line.starts_with("-A")).count();
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_is_named_and_so_is_what_stands_in_another_order() {
+    fn missing_and_reordered_rules_are_reported() {
         let without = example().replace("-A MESH_OUT -m owner --uid-owner 1337 -j RETURN\n", "");
         assert_eq!(
             all().missing(Family::V4, &without),
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_run_replaces_the_first_and_leaves_what_is_others() {
+    fn second_run_replaces_our_rules_and_no_others() {
         let saved = "*nat\n:PREROUTING ACCEPT [0:0]\n:MESH_IN - [0:0]\n:MESH_OLD - [0:0]\n:OTHER - [0:0]\n\
             -A PREROUTING -j OTHER\n-A PREROUTING -p tcp -j MESH_IN\n-A OTHER -p udp -j ACCEPT\nCOMMIT\n";
         let text = all().restore(Family::V4, saved);
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_narrow_what_is_redirected() {
+    fn settings_limit_the_redirected_connections() {
         let parse = |text: &str| text.parse::<IpNet>().expect("a range");
         let some = Redirection {
             include_outbound_ranges: Selected::Only(vec![parse("10.0.0.0/8"), parse("fd00::/8")]),

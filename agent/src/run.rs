@@ -1,4 +1,4 @@
-//! `strait-agent run`: the wiring. Everything runs on one thread, for as long as the lifecycle does.
+//! `strait-agent run`: starts all parts, on one thread, for as long as the lifecycle lasts.
 
 use std::convert::Infallible;
 use std::env;
@@ -26,10 +26,10 @@ use crate::renewal::Renewal;
 use crate::scrape::{self, AppMetrics};
 use crate::settings::RunArgs;
 
-/// Runs the agent until it is told to end, or its Envoy can't be kept running: the exit code.
+/// Runs the agent until the end is requested or its Envoy keeps failing. Returns the exit code.
 ///
 /// # Errors
-/// What keeps it from starting.
+/// The reason why it can't start.
 pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
     args.check()?;
     let args = Arc::new(args);
@@ -81,7 +81,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
     }
 }
 
-/// Ports for questions and the servers behind them; empty without `--dns`.
+/// The sockets for DNS queries, and the servers to forward to; empty without `--dns`.
 struct Naming {
     ports: Vec<NamePort>,
     servers: Vec<SocketAddr>,
@@ -118,7 +118,7 @@ impl Naming {
     }
 }
 
-/// The first signal drains and ends, the second ends at once.
+/// Handles signals: the first one drains and ends the proxy, the second one ends it immediately.
 async fn obey(mut terminate: Signal, mut interrupt: Signal, wishes: &watch::Sender<Wish>) -> ! {
     loop {
         tokio::select! {

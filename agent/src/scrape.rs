@@ -1,7 +1,7 @@
-//! The metrics of Envoy, the application and the agent in one answer, as it arrives: nothing is kept of it but a line.
+//! The metrics of Envoy, the application and the agent in one response. The response is streamed; at most one line is
+//! buffered.
 //!
-//! What fails of one leaves the others whole: a line that was cut off is left out, and the answer says which source
-//! failed.
+//! If one source fails, the others are complete: an incomplete line is omitted, and a metric names the failed source.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -26,18 +26,18 @@ use crate::pages::PageBody;
 use crate::problem::Problem;
 use crate::renewal::CertificateStatus;
 
-/// Where injection writes what the pod's annotations say of its own metrics.
+/// The variable in which injection stores the port and path of the application's metrics.
 pub(crate) const VARIABLE: &str = "STRAIT_PROMETHEUS_SCRAPE";
-/// What one source may send.
+/// The maximum size of the metrics of one source, in bytes.
 const SOURCE_BYTES_MAX: usize = 64 << 20;
-/// What a line of metrics may have.
+/// The maximum length of a line, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Chunks on their way to who asked; a slow reader has the sources wait.
+/// The number of chunks buffered for the client. If the client reads slowly, the sources wait.
 const CHUNKS: usize = 4;
-/// For all of it, where who asks names no limit.
+/// Time limit for the response, if the client sets none.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Where the application's own metrics are.
+/// The location of the application's metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AppMetrics {
     address: SocketAddr,
@@ -50,7 +50,7 @@ struct Annotations {
     path: Option<String>,
 }
 
-/// Annotations are texts.
+/// A number, or a string, because annotations are strings.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum PortNumber {
@@ -59,10 +59,10 @@ enum PortNumber {
 }
 
 impl AppMetrics {
-    /// Reads `{"port": 8080, "path": "/metrics"}`.
+    /// Parses `{"port": 8080, "path": "/metrics"}`.
     ///
     /// # Errors
-    /// What it is not.
+    /// The text is not in this format.
     pub(crate) fn parse(text: &str, pod: IpAddr) -> Result<Self, Problem> {
         let problem = |fact: String| {
             let next = r#"give it as {"port": 8080, "path": "/metrics"}"#;
@@ -81,7 +81,7 @@ impl AppMetrics {
     }
 }
 
-/// What one answer is made of.
+/// The sources of one response.
 pub(crate) struct Scrape {
     pub(crate) admin: EnvoyAdmin,
     pub(crate) app: Option<AppMetrics>,
@@ -90,13 +90,13 @@ pub(crate) struct Scrape {
 }
 
 impl Scrape {
-    /// The answer's body, which sources fill while it is read.
+    /// Returns the body of the response, which the sources fill while it is read.
     pub(crate) fn begin(self, asked: &HeaderMap) -> PageBody {
         let seconds = asked.get("x-prometheus-scrape-timeout-seconds");
         let seconds = seconds.and_then(|value| value.to_str().ok()?.parse::<f64>().ok());
         let limit =
             seconds.filter(|s| (0.1..3600.0).contains(s)).map_or(LIMIT, Duration::from_secs_f64);
-        // A source that hangs must not have all of it come too late.
+        // Ends before the client's limit, so that a source that hangs does not make the entire response late.
         let until = Instant::now() + limit.mul_f64(0.8);
         let (sender, chunks) = mpsc::channel(CHUNKS);
         let mut task = JoinSet::new();
@@ -121,7 +121,7 @@ impl Scrape {
                 !matches!(copied.await, Ok(Ok(())))
             }
         };
-        // Who asked may have gone.
+        // The client may have disconnected.
         let _ = sender.send(self.own(envoy_failed, app_failed).into()).await;
     }
 
@@ -149,7 +149,7 @@ impl Scrape {
     }
 }
 
-/// Hands on whole lines of what a source answers.
+/// Forwards complete lines of a source's response.
 async fn copy(stream: TcpStream, path: &str, sender: &mpsc::Sender<Bytes>) -> Result<(), String> {
     let request = Request::get(path)
         .header(header::HOST, "localhost")
@@ -182,7 +182,7 @@ async fn send(sender: &mpsc::Sender<Bytes>, chunk: Bytes) -> Result<(), String> 
     sender.send(chunk).await.map_err(|_| "who asked has gone".to_owned())
 }
 
-/// Chunks of text in, whole lines out.
+/// A buffer that turns chunks of text into complete lines.
 #[derive(Debug, Default)]
 struct WholeLines {
     rest: BytesMut,
@@ -202,7 +202,7 @@ impl WholeLines {
         Ok(without_end_mark(self.rest.split_to(end + 1).freeze()))
     }
 
-    /// What is left when a source ended well.
+    /// Returns the rest, after a source ended without an error.
     fn end(mut self) -> Bytes {
         if !self.rest.is_empty() {
             self.rest.extend_from_slice(b"\n");
@@ -211,7 +211,7 @@ impl WholeLines {
     }
 }
 
-/// OpenMetrics ends with a line that would end all of it.
+/// Removes the end mark of OpenMetrics, which would end the entire response.
 fn without_end_mark(lines: Bytes) -> Bytes {
     const MARK: &[u8] = b"# EOF\n";
     match lines.strip_suffix(MARK) {
@@ -220,7 +220,7 @@ fn without_end_mark(lines: Bytes) -> Bytes {
     }
 }
 
-/// Chunks, and the task that makes them, which ends with it.
+/// A response body of chunks. Dropping it stops the task that produces them.
 struct MetricsBody {
     chunks: mpsc::Receiver<Bytes>,
     _task: JoinSet<()>,
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_leave_whole_and_the_end_mark_does_not() {
+    fn only_complete_lines_without_the_end_mark_are_forwarded() {
         let mut lines = WholeLines::default();
         assert_eq!(lines.push(b"a 1\nb").expect("short"), "a 1\n");
         assert_eq!(lines.push(b" 2").expect("short"), "");
@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_given_up() {
+    fn overlong_line_is_an_error() {
         let mut lines = WholeLines::default();
         assert!(lines.push(&[b'x'; LINE_BYTES_MAX]).is_ok());
         assert!(lines.push(b"x").is_err());
     }
 
     #[test]
-    fn annotations_may_be_texts() {
+    fn annotations_may_be_strings() {
         let pod = IpAddr::from([10, 0, 0, 1]);
         let metrics =
             AppMetrics::parse(r#"{"scrape": "true", "port": "9100"}"#, pod).expect("read");

@@ -1,4 +1,4 @@
-//! What `strait-agent run` is told, by flags and by the environment that injection sets.
+//! Settings of `strait-agent run`, from flags and the environment that injection sets.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,10 +10,11 @@ use strait_bootstrap::{Discovery, ProxyNode, is_host};
 
 use crate::problem::Problem;
 
-/// `strait-agent run`.
+/// Arguments of `strait-agent run`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// Where the control plane serves ADS and certificates; several by commas, the first that answers is taken
+    /// Addresses of the control plane for ADS and certificates, comma-separated; the first reachable one is
+    /// used
     #[arg(
         long,
         env = "STRAIT_DISCOVERY",
@@ -22,88 +23,90 @@ pub(crate) struct RunArgs {
         required = true
     )]
     pub(crate) discovery: Vec<Discovery>,
-    /// ID of the cluster that the pod is in
+    /// ID of the cluster that the pod runs in
     #[arg(long, env = "STRAIT_CLUSTER_ID", value_name = "ID")]
     pub(crate) cluster: String,
-    /// Its network [default: derived by the control plane]
+    /// Network of the pod [default: derived by the control plane]
     #[arg(long, env = "STRAIT_NETWORK", value_name = "NET")]
     network: Option<String>,
-    /// sidecar: beside one workload; router: a gateway
+    /// sidecar: proxy of one workload; router: gateway
     #[arg(long = "type", env = "STRAIT_PROXY_TYPE", value_name = "TYPE", value_parser = ["sidecar", "router"], default_value = "sidecar")]
     kind: String,
     /// Name of the pod
     #[arg(long, env = "POD_NAME", value_name = "N")]
     name: String,
-    /// Its namespace
+    /// Namespace of the pod
     #[arg(long, env = "POD_NAMESPACE", value_name = "NS")]
     namespace: String,
-    /// Its service account
+    /// Service account of the pod
     #[arg(long, env = "SERVICE_ACCOUNT", value_name = "SA", default_value = "default")]
     service_account: String,
-    /// Its addresses, by commas; the first goes into the node id
+    /// Addresses of the pod, comma-separated; the first one is part of the node ID
     #[arg(long, env = "POD_IP", value_name = "IP", value_delimiter = ',', required = true)]
     pub(crate) ip: Vec<IpAddr>,
-    /// Name of its node
+    /// Name of the pod's node
     #[arg(long, env = "NODE_NAME", value_name = "NODE")]
     node: Option<String>,
-    /// Label of the pod; repeatable. The control plane reads those of pods that it knows itself
+    /// Label of the pod; repeatable. For pods that the control plane knows, it uses their labels instead
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
     /// DNS domain of services
     #[arg(long, env = "STRAIT_DOMAIN", value_name = "D", default_value = "cluster.local")]
     pub(crate) domain: String,
-    /// Asks for virtual hosts one by one (VHDS), so that a change of one sends that alone: Envoy 1.40 or newer
+    /// Requests virtual hosts one by one (VHDS), so that a change sends only the changed ones; needs Envoy
+    /// 1.40 or newer
     #[arg(long, env = "STRAIT_VHDS")]
     vhds: bool,
-    /// The service account's token, read at each call
+    /// File with the service account token, read for each call
     #[arg(long, value_name = "F", default_value = "/var/run/secrets/tokens/istio-token")]
     pub(crate) token_file: PathBuf,
-    /// Roots that the control plane must chain to, PEM; read at each call
+    /// File with the root certificates of the control plane in PEM, read for each call
     #[arg(long, value_name = "F", default_value = "/var/run/secrets/istio/root-cert.pem")]
     pub(crate) roots_file: PathBuf,
-    /// Folder for certificate, key, roots, SDS files and bootstrap: a volume in memory
+    /// Folder for certificate, key, roots, SDS files and bootstrap, on a volume in memory
     #[arg(long, value_name = "DIR", default_value = "/var/run/strait")]
     pub(crate) dir: PathBuf,
-    /// Lets the key lie on a volume that is not in memory
+    /// Allows a --dir that is not in memory
     #[arg(long)]
     pub(crate) allow_key_on_disk: bool,
-    /// How long a stopped proxy serves on, while it takes no new connections of others
+    /// How long a stopped proxy continues to serve, without new inbound connections
     #[arg(long, env = "STRAIT_DRAIN", value_name = "D", value_parser = duration, default_value = "5s")]
     pub(crate) drain: Duration,
-    /// Waits after that until no connection is left
+    /// Waits after --drain until no connection is left
     #[arg(long, env = "STRAIT_DRAIN_UNTIL_IDLE")]
     pub(crate) drain_until_idle: bool,
-    /// Envoy's admin interface
+    /// Address of Envoy's admin interface
     #[arg(long, value_name = "A", default_value = "127.0.0.1:15000")]
     pub(crate) admin_address: SocketAddr,
-    /// Health, metrics of Envoy and application together, probes [default: port 15020 of all addresses]
+    /// Address for health, probes, and the metrics of Envoy and the application [default: port 15020 of all
+    /// addresses]
     #[arg(long, value_name = "A")]
     agent_address: Option<SocketAddr>,
-    /// Health alone, for the kubelet [default: port 15021 of all addresses]
+    /// Address for health only, for the kubelet [default: port 15021 of all addresses]
     #[arg(long, value_name = "A")]
     health_address: Option<SocketAddr>,
-    /// Envoy's own metrics [default: port 15090 of all addresses]
+    /// Address for Envoy's metrics [default: port 15090 of all addresses]
     #[arg(long, value_name = "A")]
     metrics_address: Option<SocketAddr>,
-    /// Answers questions for the mesh's names on port 15053, and hands on all others
+    /// Answers DNS queries for the mesh's names on port 15053, and forwards all others
     #[arg(long, env = "STRAIT_DNS")]
     pub(crate) dns: bool,
-    /// Where questions for names come [default: port 15053 of the loopback]
+    /// Addresses for DNS queries [default: port 15053 of the loopback]
     #[arg(long, value_name = "A", value_delimiter = ',')]
     dns_address: Vec<SocketAddr>,
-    /// Runs no Envoy, and keeps the certificate in --dir for another program of the pod
+    /// Runs no Envoy; only renews the certificate in --dir for another program of the pod
     #[arg(long, conflicts_with = "envoy")]
     pub(crate) no_envoy: bool,
-    /// Envoy and its arguments; --config-path is the agent's
+    /// Envoy and its arguments; the agent sets --config-path
     #[arg(last = true, value_name = "ENVOY", required_unless_present = "no_envoy")]
     pub(crate) envoy: Vec<OsString>,
 }
 
 impl RunArgs {
-    /// Checks what no flag can check by itself.
+    /// Checks the values that depend on each other or on a format.
     ///
     /// # Errors
-    /// The flag, what it holds, and what would do.
+    /// The flag, its value, and valid values.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let names = [
             ("--name (POD_NAME)", &self.name),
@@ -136,7 +139,7 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Who the proxy is, for the control plane.
+    /// Returns the identity of the proxy for the control plane.
     pub(crate) fn node(&self) -> ProxyNode<'_> {
         ProxyNode {
             kind: &self.kind,
@@ -165,7 +168,7 @@ impl RunArgs {
         self.metrics_address.unwrap_or_else(|| self.all_addresses(15090))
     }
 
-    /// Where redirected questions arrive: the loopback of each family that the pod has.
+    /// Returns the addresses for redirected DNS queries: the loopback of each family that the pod has.
     pub(crate) fn dns_addresses(&self) -> Vec<SocketAddr> {
         if !self.dns_address.is_empty() {
             return self.dns_address.clone();
@@ -175,7 +178,7 @@ impl RunArgs {
         [SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 15053)].into_iter().chain(v6).collect()
     }
 
-    /// Of both families where the pod has IPv6: such a socket takes IPv4 too.
+    /// Returns the wildcard address. If the pod has IPv6, it is the IPv6 one, which accepts IPv4 too.
     fn all_addresses(&self, port: u16) -> SocketAddr {
         let has_ipv6 = self.ip.iter().any(IpAddr::is_ipv6);
         let all: IpAddr = if has_ipv6 { [0u16; 8].into() } else { [0u8; 4].into() };
@@ -194,7 +197,7 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Numbers with `ms`, `s`, `m` or `h`, one after the other: `5s`, `1m30s`.
+/// Parses numbers with `ms`, `s`, `m` or `h`, such as `5s` or `1m30s`.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a number with ms, s, m or h, such as 5s".to_owned();
     let (mut rest, mut millis) = (text, 0_u64);
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_who_the_proxy_is_and_where_its_control_planes_are() {
+    fn command_line_defines_node_and_control_planes() {
         let args = line(&["--", "envoy", "-l", "info"]);
         args.check().expect("nothing is wrong");
         assert_eq!(args.node().id(), "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local");
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_and_what_is_the_agents_is_refused_with_the_next_step() {
+    fn invalid_names_and_reserved_arguments_are_refused() {
         let problem = line(&["--", "envoy", "-c", "mine.yaml"]).check().expect_err("refused");
         assert_eq!((problem.code, problem.fact.contains("-c")), ("STR0950", true));
         let dotted = line(&["--domain", "a_b", "--", "envoy"]).check().expect_err("refused");
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_need_their_unit() {
+    fn durations_need_a_unit() {
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert!(

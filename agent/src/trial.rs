@@ -1,8 +1,8 @@
-//! `strait-agent redirect --try`: whether this pod's connections are redirected, found out by making one.
+//! `strait-agent redirect --try`: opens a connection to test whether this pod's connections are redirected.
 //!
-//! For pods whose rules somebody else sets, such as Istio's CNI plugin: they have names of their own, and nobody without rights may read
-//! them. What the sidecar's user sends to the pod's own address is to arrive where Envoy will take what comes in; so it is
-//! listened there, which takes no rights either, before Envoy does.
+//! This is for pods whose rules another component sets, such as Istio's CNI plugin. These rules have other names, and
+//! reading them needs privileges. A connection from the sidecar's user to the pod's address must arrive at Envoy's
+//! inbound port. Before Envoy runs, this process listens on that port, which needs no privileges either.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,19 +13,19 @@ use tokio::time::timeout;
 
 use crate::problem::Problem;
 
-/// Where Envoy takes what comes in.
+/// Envoy's inbound port.
 const INBOUND: u16 = 15006;
-/// Nobody listens here.
+/// A port on which no process listens.
 const NOWHERE: u16 = 15002;
-/// Within the pod a connection takes no time.
+/// Time limit for a connection, which takes almost no time within the pod.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The exit code at which Istio's CNI plugin looks after a pod whose rules it did not set.
+/// The exit code by which Istio's CNI plugin recognizes a pod whose rules it did not set.
 const LACKING: u8 = 126;
 
-/// Tries it at each of the pod's addresses: the exit code.
+/// Tests each of the pod's addresses. Returns the exit code.
 ///
 /// # Errors
-/// It can't be found out.
+/// The test can't be done.
 pub(crate) async fn run(addresses: &[IpAddr]) -> Result<u8, Problem> {
     for address in addresses {
         if let Err(fact) = redirected(*address).await? {
@@ -39,7 +39,7 @@ pub(crate) async fn run(addresses: &[IpAddr]) -> Result<u8, Problem> {
     Ok(0)
 }
 
-/// Whether it is, at one address; else what happens instead.
+/// Tests one address. The inner error describes what happens to the connection instead.
 async fn redirected(address: IpAddr) -> Result<Result<(), String>, Problem> {
     let loopback: IpAddr =
         if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };

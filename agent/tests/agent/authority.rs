@@ -1,5 +1,5 @@
-//! A certificate service as the control plane has one: TLS without a client certificate, a token and a cluster with each
-//! call.
+//! A certificate service like that of the control plane: TLS without a client certificate, with a token and a cluster
+//! in each call.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What the service gives, and has been asked.
+/// The settings of the service, and the received requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared(Arc<Mutex<State>>);
 
@@ -49,15 +49,15 @@ struct State {
     refuses: Option<tonic::Code>,
     /// `authorization` and `clusterid` of each call.
     calls: Vec<(String, String)>,
-    /// Requests on streams of names.
+    /// Requests on streams for name tables.
     asked_for_names: Vec<DiscoveryRequest>,
-    /// Streams of names without a token.
+    /// The number of streams for name tables without a token.
     names_by_certificate: usize,
 }
 
-/// A running service; ends on drop.
+/// A running service, stopped on drop.
 pub(crate) struct Authority {
-    /// Where it listens.
+    /// The listening address.
     pub(crate) address: SocketAddr,
     root: String,
     shared: Shared,
@@ -70,19 +70,19 @@ struct Service {
     shared: Shared,
 }
 
-/// A root, as its issuer and in PEM form.
+/// Returns a new root, as its issuer and in PEM.
 pub(crate) fn root() -> (Issuer<'static, KeyPair>, String) {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    // Else whatever it signs has its name too, and looks signed by itself.
+    // Without a name, certificates that it signs would have the same name and look self-signed.
     params.distinguished_name.push(DnType::CommonName, "root of a test");
     let pem = params.self_signed(&key).expect("signed").pem();
     (Issuer::new(params, key), pem)
 }
 
 impl Authority {
-    /// Certificates that live so long.
+    /// Starts a service that issues certificates with this lifetime.
     pub(crate) fn start(lifetime: Duration) -> Self {
         let (issuer, root) = root();
         let key = KeyPair::generate().expect("a key");
@@ -118,27 +118,27 @@ impl Authority {
         Self { address, root, shared, _runtime: runtime }
     }
 
-    /// Its root, PEM.
+    /// Returns its root certificate in PEM.
     pub(crate) fn root(&self) -> &str {
         &self.root
     }
 
-    /// `authorization` and `clusterid` of each call so far.
+    /// Returns `authorization` and `clusterid` of each call so far.
     pub(crate) fn calls(&self) -> Vec<(String, String)> {
         self.shared.0.lock().expect("not poisoned").calls.clone()
     }
 
-    /// Requests for names so far.
+    /// Returns the requests for name tables so far.
     pub(crate) fn asked_for_names(&self) -> Vec<DiscoveryRequest> {
         self.shared.0.lock().expect("not poisoned").asked_for_names.clone()
     }
 
-    /// Streams of names so far that brought no token.
+    /// Returns the number of streams for name tables so far that sent no token.
     pub(crate) fn names_by_certificate(&self) -> usize {
         self.shared.0.lock().expect("not poisoned").names_by_certificate
     }
 
-    /// Has it refuse from now on, or no longer.
+    /// Makes it refuse calls with this code, or accept them again.
     pub(crate) fn refuse(&self, code: Option<tonic::Code>) {
         self.shared.0.lock().expect("not poisoned").refuses = code;
     }
@@ -155,7 +155,7 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, service: Service) {
     while let Ok((stream, _)) = listener.accept().await {
         let (tls, service) = (tls.clone(), service.clone());
         connections.spawn(async move {
-            // Whoever breaks off the handshake is of no interest.
+            // Failed handshakes are ignored.
             let Ok(stream) = tls.accept(stream).await else { return };
             let server = http2::Builder::new(TokioExecutor::new());
             let _ = server.serve_connection(TokioIo::new(stream), service).await;
@@ -196,7 +196,7 @@ impl IstioCertificateService for Service {
     }
 }
 
-/// The health service of an application, which says `up` and `down`.
+/// The health service of an application, with the services `up` and `down`.
 struct AppHealth;
 
 #[tonic::async_trait]
@@ -222,7 +222,7 @@ impl Health for AppHealth {
     }
 }
 
-/// Serves the health service of an application; ends on drop.
+/// Serves the health service of an application, until the result is dropped.
 pub(crate) fn serve_health(address: SocketAddr) -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -235,7 +235,7 @@ pub(crate) fn serve_health(address: SocketAddr) -> Runtime {
     runtime
 }
 
-/// ADS: a table of one name for the agent, and nothing for Envoy.
+/// An ADS server: a table with one name for the agent, and no resources for Envoy.
 struct NameTables {
     shared: Shared,
     streams: Mutex<JoinSet<()>>,
@@ -273,7 +273,7 @@ impl AggregatedDiscoveryService for NameTables {
         Ok(Response::new(ReceiverStream::new(answers)))
     }
 
-    /// Envoy has all there is of each type: nothing.
+    /// Answers each subscription of Envoy with an empty response.
     async fn delta_aggregated_resources(
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,

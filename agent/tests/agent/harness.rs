@@ -1,4 +1,4 @@
-//! One agent with its files, on a loopback address of its own, so that it has the ports that pods have.
+//! An agent with its files, on a dedicated loopback address, so that it can use the ports of a pod.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// What must happen happens within this.
+/// The time limit for everything that a test waits for.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// Waits until `test` gives something.
+/// Waits until `test` returns a value.
 pub(crate) fn until<T>(what: &str, mut test: impl FnMut() -> Result<T, String>) -> T {
     let began = Instant::now();
     loop {
@@ -28,11 +28,11 @@ pub(crate) fn until<T>(what: &str, mut test: impl FnMut() -> Result<T, String>) 
     }
 }
 
-/// What a pod mounts, and its address.
+/// The mounted files of a pod, and its address.
 pub(crate) struct Pod {
     folder: TempDir,
     pub(crate) ip: Ipv4Addr,
-    /// Control planes, the first first.
+    /// Addresses of control planes, in order of preference.
     pub(crate) discovery: Vec<SocketAddr>,
     /// Further arguments of `run`.
     pub(crate) arguments: Vec<String>,
@@ -40,10 +40,10 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// With the token `token-1` and these roots.
+    /// Creates a pod with the token `token-1` and these roots.
     pub(crate) fn new(roots: &str, discovery: &[SocketAddr]) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(1);
-        // Tests of other processes have other addresses.
+        // Tests in other processes use other addresses.
         let [.., high, low] = std::process::id().to_be_bytes();
         let ip = Ipv4Addr::new(127, 1 + high % 254, low, NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::Builder::new()
@@ -72,7 +72,7 @@ impl Pod {
         fs::rename(new, self.path(name)).expect("renamed");
     }
 
-    /// A file in the folder that Envoy reads.
+    /// Reads a file in the folder that Envoy reads.
     pub(crate) fn secret(&self, name: &str) -> Result<String, String> {
         fs::read_to_string(self.path("strait").join(name))
             .map_err(|error| format!("{name}: {error}"))
@@ -82,7 +82,7 @@ impl Pod {
         SocketAddr::new(self.ip.into(), port)
     }
 
-    /// The command line, for an Envoy of these words.
+    /// Returns the command line of the agent, for this command line of Envoy.
     pub(crate) fn command(&self, envoy: &[&str]) -> Vec<String> {
         let discovery: Vec<_> = self.discovery.iter().map(SocketAddr::to_string).collect();
         let mut line = vec![env!("CARGO_BIN_EXE_strait-agent").to_owned(), "run".to_owned()];
@@ -115,7 +115,7 @@ impl Pod {
         self.start_command(command)
     }
 
-    /// Starts it by another command.
+    /// Starts the agent with another command.
     pub(crate) fn start_command(&self, mut command: Command) -> Agent {
         let log = fs::File::create(self.path("log")).expect("a log");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -123,21 +123,21 @@ impl Pod {
         Agent { child: command.spawn().expect("it starts"), log: self.path("log") }
     }
 
-    /// An Envoy that does nothing, but notes that it was started.
+    /// Returns the command line of an Envoy that only records its start.
     pub(crate) fn idle_envoy(&self) -> [String; 2] {
         let script = format!("echo $$ >> {}; exec sleep 1000\n", self.path("starts").display());
         self.write("idle-envoy", &script);
         ["sh".to_owned(), self.path("idle-envoy").display().to_string()]
     }
 
-    /// Process IDs of the Envoys that were started so far.
+    /// Returns the process IDs of the Envoys that were started so far.
     pub(crate) fn starts(&self) -> Vec<i32> {
         let text = fs::read_to_string(self.path("starts")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 }
 
-/// A running agent. SIGKILL on drop.
+/// A running agent, killed with SIGKILL on drop.
 pub(crate) struct Agent {
     child: Child,
     log: PathBuf,
@@ -152,12 +152,12 @@ impl Agent {
         kill(self.pid(), signal);
     }
 
-    /// What it has logged.
+    /// Returns the agent's log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits for its end.
+    /// Waits until the agent exits.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let log = self.log.clone();
         until("the agent ends", || match self.child.try_wait().expect("a child") {
@@ -166,7 +166,7 @@ impl Agent {
         })
     }
 
-    /// Waits for its end: its exit code.
+    /// Waits until the agent exits, and returns its exit code.
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         let status = self.ended();
         assert_eq!(status.signal(), None, "{}", self.log());
@@ -188,13 +188,13 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).expect("a process ID"), signal).expect("it is there");
 }
 
-/// Whether a process runs, and is no zombie.
+/// Returns whether a process runs and is not a zombie.
 pub(crate) fn runs(pid: i32) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
     stat.is_ok_and(|text| !text.contains(") Z "))
 }
 
-/// One HTTP/1.1 exchange: status and body, which the end of the connection ends.
+/// Sends an HTTP/1.1 request and returns status and body. The body ends with the connection.
 pub(crate) fn http(address: SocketAddr, request: &str) -> Result<(u16, String), String> {
     let told = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect(address).map_err(told)?;
@@ -207,13 +207,14 @@ pub(crate) fn http(address: SocketAddr, request: &str) -> Result<(u16, String), 
     status.zip(body).ok_or(answer)
 }
 
-/// A server that answers each request as a test says, and keeps the requests: an admin interface, or an application.
+/// A server that answers each request as a test defines and records the requests: an admin interface or an
+/// application.
 pub(crate) struct Answers {
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Answers {
-    /// `answer` makes a whole HTTP answer of a request's head.
+    /// Starts a server. `answer` returns the complete HTTP response to the header of a request.
     pub(crate) fn serve(
         address: SocketAddr,
         answer: impl Fn(&str) -> String + Send + 'static,
@@ -233,31 +234,31 @@ impl Answers {
                 let head = String::from_utf8_lossy(&head).into_owned();
                 let text = answer(&head);
                 kept.lock().expect("not poisoned").push(head);
-                // Who asked may have gone.
+                // The client may have disconnected.
                 let _ = stream.write_all(text.as_bytes());
             }
         });
         Self { requests }
     }
 
-    /// The first lines of all requests so far.
+    /// Returns the first lines of all requests so far.
     pub(crate) fn requests(&self) -> Vec<String> {
         let requests = self.requests.lock().expect("not poisoned");
         requests.iter().filter_map(|head| Some(head.lines().next()?.to_owned())).collect()
     }
 
-    /// The last request's head.
+    /// Returns the header of the last request.
     pub(crate) fn last(&self) -> String {
         self.requests.lock().expect("not poisoned").last().cloned().unwrap_or_default()
     }
 }
 
-/// An answer with this body.
+/// Returns a response with this body.
 pub(crate) fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
 
-/// What the admin interface of an Envoy that has all it needs says.
+/// Returns the responses of the admin interface of a fully configured Envoy.
 pub(crate) fn admin(head: &str) -> String {
     let path = head.split(' ').nth(1).unwrap_or_default();
     match path.split('?').next().unwrap_or_default() {

@@ -1,11 +1,11 @@
-//! What the agent tells has its page in the control plane's program.
+//! Checks that the codes of the agent have pages in the program `strait`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 #[test]
-fn every_code_that_is_told_has_a_page_and_every_page_is_told() {
+fn codes_of_the_agent_match_their_pages() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut told = BTreeSet::new();
     for entry in fs::read_dir(root.join("src")).expect("sources") {

@@ -1,5 +1,5 @@
-//! The program as a pod starts it, with a stand-in for the control plane's certificate service, and for Envoy where none is
-//! needed.
+//! Tests of the program as a pod starts it, with a test double for the control plane's certificate service, and for
+//! Envoy if a real one is not needed.
 
 #![allow(clippy::panic, reason = "a test that can't go on says so")]
 

@@ -1,4 +1,4 @@
-//! The mesh's names, asked as an application's resolver asks.
+//! DNS queries for the mesh's names, as an application's resolver sends them.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::authority::Authority;
 use crate::harness::{LIMIT, Pod, until};
 
 #[test]
-fn a_name_of_the_mesh_is_answered_once_the_control_plane_has_told_it() {
+fn name_of_the_mesh_is_answered_once_its_table_is_received() {
     let authority = Authority::start(Duration::from_secs(86_400));
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     let address = pod.port(15053);
@@ -43,12 +43,12 @@ fn a_name_of_the_mesh_is_answered_once_the_control_plane_has_told_it() {
 }
 
 #[test]
-fn names_are_had_by_certificate_where_the_token_has_ended() {
+fn names_are_requested_by_certificate_if_the_token_has_expired() {
     let authority = Authority::start(Duration::from_secs(86_400));
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     let address = pod.port(15053);
     pod.arguments.extend(["--dns".to_owned(), "--dns-address".to_owned(), address.to_string()]);
-    // The stand-in takes it for a certificate, and for no stream.
+    // The test double accepts this token for a certificate, but not for a stream.
     pod.write("token", "ended");
     let line = pod.idle_envoy();
     let agent = pod.start(&line.each_ref().map(String::as_str));

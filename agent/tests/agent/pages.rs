@@ -1,4 +1,4 @@
-//! What 15020 and 15021 answer.
+//! Responses of the ports 15020 and 15021.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn becomes(address: SocketAddr, path: &str, wanted: u16) -> String {
 }
 
 #[test]
-fn a_pod_is_ready_once_envoy_is_live_and_has_had_clusters_and_listeners() {
+fn pod_is_ready_once_envoy_is_live_and_configured() {
     let authority = Authority::start(DAY);
     authority.refuse(Some(tonic::Code::Unavailable));
     let pod = pod(&authority);
@@ -51,14 +51,14 @@ fn a_pod_is_ready_once_envoy_is_live_and_has_had_clusters_and_listeners() {
     });
     configured.store(true, Ordering::SeqCst);
     becomes(health, "/healthz/ready", 200);
-    // They have come once: that the control plane is away later changes nothing.
+    // They have been received once, so a later outage of the control plane changes nothing.
     configured.store(false, Ordering::SeqCst);
     becomes(pod.port(15020), "/healthz/ready", 200);
     assert_eq!(http(health, "GET /stats/prometheus").expect("it answers").0, 404, "health alone");
 }
 
 #[test]
-fn metrics_of_envoy_and_the_application_come_together() {
+fn metrics_of_envoy_and_the_application_are_merged() {
     let authority = Authority::start(DAY);
     let mut pod = pod(&authority);
     pod.environment
@@ -80,12 +80,12 @@ fn metrics_of_envoy_and_the_application_come_together() {
 }
 
 #[test]
-fn an_application_whose_metrics_fail_leaves_envoys_whole() {
+fn failing_application_metrics_do_not_affect_those_of_envoy() {
     let authority = Authority::start(DAY);
     let mut pod = pod(&authority);
     pod.environment.push(("STRAIT_PROMETHEUS_SCRAPE", r#"{"port": 8080}"#.to_owned()));
     let _admin = Answers::serve(pod.port(15000), admin);
-    // It breaks off in the middle of a line.
+    // The connection breaks in the middle of a line.
     let _app = Answers::serve(pod.port(8080), |_| {
         "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\nconnection: close\r\n\r\napp_x 7\napp_y{a="
             .to_owned()
@@ -99,7 +99,7 @@ fn an_application_whose_metrics_fail_leaves_envoys_whole() {
 }
 
 #[test]
-fn probes_are_asked_on_the_pods_address_as_the_kubelet_would_have() {
+fn probes_are_sent_to_the_pods_address_as_the_kubelet_would() {
     let authority = Authority::start(DAY);
     let mut pod = pod(&authority);
     let probes = r#"{
@@ -138,7 +138,7 @@ fn probes_are_asked_on_the_pods_address_as_the_kubelet_would_have() {
     becomes(agent, "/app-health/other/readyz", 404);
     healthy.store(true, Ordering::SeqCst);
     becomes(agent, "/app-health/web/readyz", 200);
-    // Of what begins and what ends there is a line each, whatever is asked in between.
+    // There is one line for each change, regardless of the number of probes in between.
     let log = process.log();
     let lines = |words: &str| {
         let of_probe = log.lines().filter(|line| line.contains("/app-health/web/readyz"));
@@ -149,7 +149,7 @@ fn probes_are_asked_on_the_pods_address_as_the_kubelet_would_have() {
 }
 
 #[test]
-fn a_probe_of_grpc_is_as_its_health_service_says() {
+fn grpc_probe_returns_the_status_of_the_health_service() {
     let authority = Authority::start(DAY);
     let mut pod = pod(&authority);
     let service = pod.port(9090);
@@ -163,13 +163,13 @@ fn a_probe_of_grpc_is_as_its_health_service_says() {
 }
 
 #[test]
-fn nobody_else_may_end_the_pod() {
+fn other_clients_may_not_end_the_pod() {
     let authority = Authority::start(DAY);
     let pod = pod(&authority);
     let agent = start(&pod);
     until("it listens", || http(pod.port(15020), "GET /healthz/ready"));
     let request = "POST /quitquitquit HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    // As Envoy passes on what others send.
+    // As Envoy forwards requests of other clients.
     let mut passed_on = std::process::Command::new("python3");
     let script = "import socket,sys\n\
         s=socket.create_connection((sys.argv[1],15020),source_address=('127.0.0.6',0))\n\

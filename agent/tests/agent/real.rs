@@ -1,5 +1,5 @@
-//! Real Envoys of two minor versions, started by the agent: they take its bootstrap, and its certificates as they are
-//! renewed.
+//! Real Envoys of two minor versions, started by the agent: they accept its bootstrap, and its certificates as they
+//! are renewed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::authority::Authority;
 use crate::harness::{Pod, http, until};
 
-/// An Envoy that `tests/components/install` has brought, or that the variable names.
+/// Returns the Envoy that the variable names, or that `tests/components/install` has installed.
 fn envoy(variable: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let installed = || {
@@ -28,7 +28,7 @@ fn envoy(variable: &str) -> Option<PathBuf> {
     found
 }
 
-/// Says loudly what did not run, and writes it where .ci/run collects such lines.
+/// Prints what was skipped, and writes it to the file in which .ci/run collects skipped tests.
 pub(crate) fn skip(line: &str) {
     use std::io::Write as _;
     eprintln!("skipped: {line}");
@@ -38,7 +38,7 @@ pub(crate) fn skip(line: &str) {
     }
 }
 
-/// The serial numbers of the certificates that it uses.
+/// Returns the serial numbers of the certificates that Envoy uses.
 fn serials(pod: &Pod) -> Result<BTreeSet<String>, String> {
     let (_, body) = http(pod.port(15000), "GET /certs")?;
     let start = body.find('{').ok_or_else(|| body.clone())?;
@@ -91,11 +91,11 @@ fn serials_of(pod: &Pod, agent: &crate::harness::Agent) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_newer_envoy_takes_renewed_certificates_without_a_restart() {
+fn newer_envoy_uses_renewed_certificates_without_a_restart() {
     takes_renewed_certificates("STRAIT_ENVOY");
 }
 
 #[test]
-fn the_older_envoy_takes_renewed_certificates_without_a_restart() {
+fn older_envoy_uses_renewed_certificates_without_a_restart() {
     takes_renewed_certificates("STRAIT_ENVOY_OLD");
 }

@@ -1,10 +1,11 @@
-//! Redirection in a network namespace: which connections end where, as real programs make them. Needs root; skips loudly.
+//! Redirection in a network namespace, tested with connections of real programs. Needs root; otherwise the tests are
+//! skipped with a message.
 
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::harness::until;
 
-/// Answers each connection with the port that it has reached.
+/// A server that answers each connection with the port it arrived at.
 const SERVER: &str = "
 import selectors, socket, sys
 waiting = selectors.DefaultSelector()
@@ -19,7 +20,7 @@ while True:
         stream.close()
 ";
 
-/// Connects as a user, from an address or from any, and says what answers.
+/// A client that connects as a user, from a given or any address, and prints the response.
 const CLIENT: &str = "
 import encodings.idna, os, socket, sys
 user, source, host, port = sys.argv[1:]
@@ -31,7 +32,7 @@ except OSError:
     print('nobody')
 ";
 
-/// A pod's network: loopback, one interface, and another host behind it. Gone on drop.
+/// A pod's network: the loopback, one interface, and another host behind it. Removed on drop.
 struct PodNetwork {
     pod: String,
     other: String,
@@ -89,13 +90,13 @@ impl PodNetwork {
         self.server = Some(server);
     }
 
-    /// Which port answers a user of the pod.
+    /// Returns the port that answers a user of the pod.
     fn reaches(&self, user: &str, source: &str, host: &str, port: &str) -> String {
         let output = Self::inside(&self.pod, &["python3", "-c", CLIENT, user, source, host, port]);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Which port answers another host.
+    /// Returns the port that answers another host.
     fn reached(&self, port: &str) -> String {
         self.reached_at("10.0.0.5", port)
     }
@@ -137,11 +138,11 @@ fn run(program: &str, words: &[&str]) -> Output {
     Command::new(program).args(words).output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-/// By which rules can be set.
+/// The programs that can set rules.
 const TOOLS: [&str; 2] = ["iptables", "nft"];
 
 #[test]
-fn what_goes_out_and_comes_in_is_redirected_and_envoys_own_is_not() {
+fn traffic_is_redirected_except_that_of_envoy() {
     for tool in TOOLS {
         let Some(mut network) = PodNetwork::create(&format!("all-{tool}")) else { return };
         network.serve(&["8080", "15001", "15006", "15020", "15021"]);
@@ -153,7 +154,8 @@ fn what_goes_out_and_comes_in_is_redirected_and_envoys_own_is_not() {
             answer => Err(answer.to_owned()),
         });
         let (app, envoy) = ("1000", "1337");
-        // Of each family: the pod, another host, whence Envoy reaches the application, the loopback.
+        // For each family: addresses of the pod, of another host, the source of Envoy's connections to the application,
+        // and the loopback.
         for [own, other, inbound, loopback] in [
             ["10.0.0.5", "10.9.9.9", "127.0.0.6", "127.0.0.1"],
             ["fd00::5", "fd99::9", "::6", "::1"],
@@ -179,7 +181,7 @@ fn what_goes_out_and_comes_in_is_redirected_and_envoys_own_is_not() {
 }
 
 #[test]
-fn whoever_redirects_a_pod_without_rights_can_find_out_whether_anybody_does() {
+fn try_detects_redirection_by_any_component_without_privileges() {
     let Some(network) = PodNetwork::create("try") else { return };
     let tries = |user: &str, ip: &str| {
         let agent = env!("CARGO_BIN_EXE_strait-agent");
@@ -195,7 +197,7 @@ fn whoever_redirects_a_pod_without_rights_can_find_out_whether_anybody_does() {
     assert_eq!(code, Some(126), "{said}");
     assert!(said.contains("STR0912") && said.contains("10.0.0.5"), "{said}");
 
-    // As Istio's plugin sets them, for IPv4 alone.
+    // As Istio's plugin sets them, but only for IPv4.
     let rules = "*nat\n:ISTIO_OUTPUT - [0:0]\n:ISTIO_IN_REDIRECT - [0:0]\n\
         -A OUTPUT -p tcp -j ISTIO_OUTPUT\n\
         -A ISTIO_OUTPUT -s 127.0.0.6/32 -o lo -j RETURN\n\
@@ -213,10 +215,10 @@ fn whoever_redirects_a_pod_without_rights_can_find_out_whether_anybody_does() {
     );
     let (code, said) = tries("1337", both);
     assert!(code == Some(126) && said.contains("fd00::5"), "{said}");
-    // Nobody else's are.
+    // The rules do not apply to other users.
     assert_eq!(tries("1000", "10.0.0.5").0, Some(126));
 
-    // Ours do as well, with whatever they leave alone.
+    // Our rules are sufficient too, whatever they exclude.
     let narrow = ["--include-inbound-ports", "9000", "--include-outbound-ranges", "10.8.0.0/16"];
     assert_eq!(network.redirect(&narrow).0, Some(0));
     let (code, said) = tries("1337", both);
@@ -224,7 +226,7 @@ fn whoever_redirects_a_pod_without_rights_can_find_out_whether_anybody_does() {
 }
 
 #[test]
-fn settings_leave_ports_and_ranges_alone() {
+fn excluded_ports_and_ranges_are_not_redirected() {
     for tool in TOOLS {
         let Some(mut network) = PodNetwork::create(&format!("some-{tool}")) else { return };
         network.serve(&["8080", "9000", "15001", "15006", "15021"]);
@@ -246,7 +248,7 @@ fn settings_leave_ports_and_ranges_alone() {
 }
 
 #[test]
-fn by_nft_as_well_a_second_run_changes_nothing_and_what_lacks_is_found_and_set_again() {
+fn second_run_with_nft_restores_only_missing_rules() {
     let Some(network) = PodNetwork::create("nft") else { return };
     let nft = |words: &[&str]| {
         let output = PodNetwork::inside(&network.pod, &[&["nft"], words].concat());
@@ -255,7 +257,7 @@ fn by_nft_as_well_a_second_run_changes_nothing_and_what_lacks_is_found_and_set_a
     };
     nft(&["add", "table", "ip", "others"]);
     let others = nft(&["list", "ruleset"]);
-    // With everything that rules can say.
+    // With every kind of setting.
     let flags = [
         ["--tool", "nft"],
         ["--exclude-inbound-ports", "9000"],
@@ -294,13 +296,13 @@ fn by_nft_as_well_a_second_run_changes_nothing_and_what_lacks_is_found_and_set_a
     assert_eq!(nft(&["list", "ruleset"]).len(), rules.len());
     assert_eq!(network.redirect(&check).0, Some(0));
 
-    // Other settings replace the first ones.
+    // Other settings replace the previous ones.
     assert_eq!(network.redirect(&flags).0, Some(0));
     assert_eq!(network.redirect(&check).0, Some(2));
 }
 
 #[test]
-fn a_second_run_changes_nothing_and_what_lacks_is_found_and_set_again() {
+fn second_run_restores_only_missing_rules() {
     let Some(network) = PodNetwork::create("twice") else { return };
     let (code, said) = network.redirect(&["--check"]);
     assert_eq!(code, Some(2), "{said}");
@@ -324,7 +326,7 @@ fn a_second_run_changes_nothing_and_what_lacks_is_found_and_set_again() {
     assert_eq!(network.redirect(&[]).0, Some(0));
     assert_eq!(network.rules(), rules);
 
-    // Other settings replace the first ones, whatever had been set.
+    // Other settings replace the previous ones, whatever was set before.
     assert_eq!(network.redirect(&["--exclude-inbound-ports", "9000"]).0, Some(0));
     assert_eq!(network.redirect(&["--check"]).0, Some(2));
     assert_eq!(network.redirect(&[]).0, Some(0));
@@ -332,7 +334,7 @@ fn a_second_run_changes_nothing_and_what_lacks_is_found_and_set_again() {
 }
 
 #[test]
-fn what_is_no_port_is_named() {
+fn invalid_port_is_reported() {
     let output = run(
         env!("CARGO_BIN_EXE_strait-agent"),
         &["redirect", "--check", "--exclude-inbound-ports", "http"],

@@ -1,4 +1,4 @@
-//! What survives: Envoy's end, the agent's own, a control plane that is away; and how a pod ends.
+//! Restarts of Envoy and of the agent, outages of the control plane, and the end of a pod.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::harness::{Answers, Pod, admin, http, kill, runs, until};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// An agent whose Envoy runs, with the Envoy's process ID.
+/// Starts an agent and waits until its Envoy runs. Returns both, with the Envoy's process ID.
 fn started(pod: &Pod) -> (crate::harness::Agent, i32) {
     let line = pod.idle_envoy();
     let before = pod.starts().len();
@@ -22,7 +22,7 @@ fn started(pod: &Pod) -> (crate::harness::Agent, i32) {
 }
 
 #[test]
-fn an_envoy_that_is_killed_is_started_again() {
+fn killed_envoy_is_restarted() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(authority.root(), &[authority.address]);
     let (agent, envoy) = started(&pod);
@@ -33,7 +33,7 @@ fn an_envoy_that_is_killed_is_started_again() {
 }
 
 #[test]
-fn an_agent_that_is_killed_leaves_no_envoy_behind() {
+fn envoy_ends_with_a_killed_agent() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(authority.root(), &[authority.address]);
     let (agent, envoy) = started(&pod);
@@ -42,8 +42,7 @@ fn an_agent_that_is_killed_leaves_no_envoy_behind() {
 }
 
 #[test]
-fn an_agent_that_starts_again_takes_the_certificate_that_is_there_even_where_the_control_plane_is_away()
- {
+fn restarted_agent_uses_the_existing_certificate_during_an_outage() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(authority.root(), &[authority.address]);
     let (mut agent, _) = started(&pod);
@@ -56,9 +55,9 @@ fn an_agent_that_starts_again_takes_the_certificate_that_is_there_even_where_the
     assert_eq!(pod.secret("cert-chain.pem").expect("there"), chain);
 }
 
-/// Needs the right to mount, in a mount namespace of its own.
+/// Needs permission to mount in a separate mount namespace.
 #[test]
-fn an_agent_that_starts_again_on_a_full_volume_goes_on_with_what_is_there() {
+fn restarted_agent_on_a_full_volume_uses_the_existing_files() {
     let possible = Command::new("unshare").args(["--mount", "true"]).status();
     if !possible.is_ok_and(|status| status.success()) {
         crate::real::skip("a full volume: mount namespaces can't be made here");
@@ -68,7 +67,7 @@ fn an_agent_that_starts_again_on_a_full_volume_goes_on_with_what_is_there() {
     let pod = Pod::new(authority.root(), &[authority.address]);
     let folder = pod.path("strait");
     fs::create_dir(&folder).expect("made");
-    // The first agent is killed; then there is no room left, and another is started.
+    // The first agent is killed, the volume is filled, and another agent is started.
     let script = format!(
         "mount -t tmpfs -o size=128k tmpfs {0} && {{ \"$@\"; cat /dev/zero >{0}/filler; exec \"$@\"; }}",
         folder.display()
@@ -93,7 +92,7 @@ fn parent(pid: i32) -> i32 {
 }
 
 #[test]
-fn while_the_control_plane_is_away_the_last_certificate_stays_and_the_next_comes_when_it_is_back() {
+fn certificate_stays_during_an_outage_and_is_renewed_afterwards() {
     let authority = Authority::start(Duration::from_secs(4));
     let pod = Pod::new(authority.root(), &[authority.address]);
     let (agent, envoy) = started(&pod);
@@ -115,7 +114,7 @@ fn while_the_control_plane_is_away_the_last_certificate_stays_and_the_next_comes
 }
 
 #[test]
-fn an_outage_that_outlives_the_certificate_ends_with_a_new_one_and_the_same_envoy() {
+fn expired_certificate_is_renewed_after_an_outage_without_restarting_envoy() {
     let authority = Authority::start(Duration::from_secs(3));
     let pod = Pod::new(authority.root(), &[authority.address]);
     let (agent, envoy) = started(&pod);
@@ -139,7 +138,7 @@ fn an_outage_that_outlives_the_certificate_ends_with_a_new_one_and_the_same_envo
 }
 
 #[test]
-fn an_agent_with_nothing_to_do_takes_little_memory() {
+fn idle_agent_uses_less_than_12_megabytes() {
     let authority = Authority::start(DAY);
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     pod.arguments.push("--dns".to_owned());
@@ -154,12 +153,12 @@ fn an_agent_with_nothing_to_do_takes_little_memory() {
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).expect("there");
     let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let own = own.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    // What it shares with every other agent of the node, its program, is apart.
+    // Memory that agents of the same node share, such as the program, is not included.
     assert!(own.expect("Linux tells") < 12_000, "{own:?} kB");
 }
 
 #[test]
-fn a_pod_that_ends_is_drained_first_and_its_envoy_ends_before_the_agent() {
+fn terminated_pod_drains_and_stops_envoy_before_the_agent() {
     let authority = Authority::start(DAY);
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     pod.arguments.extend(["--drain".to_owned(), "1s".to_owned()]);
@@ -176,7 +175,7 @@ fn a_pod_that_ends_is_drained_first_and_its_envoy_ends_before_the_agent() {
         other => Err(format!("{other:?}")),
     });
     assert!(runs(envoy), "it serves on while it drains");
-    // What `sleep` says to SIGTERM.
+    // The exit code of `sleep` after SIGTERM.
     assert_eq!(agent.exit_code(), Some(128 + 15));
     assert!(!runs(envoy));
     let requests = answers.requests();
@@ -185,7 +184,7 @@ fn a_pod_that_ends_is_drained_first_and_its_envoy_ends_before_the_agent() {
 }
 
 #[test]
-fn a_second_signal_does_not_wait() {
+fn second_signal_ends_the_drain() {
     let authority = Authority::start(DAY);
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     pod.arguments.extend(["--drain".to_owned(), "1h".to_owned()]);
@@ -199,7 +198,7 @@ fn a_second_signal_does_not_wait() {
 }
 
 #[test]
-fn a_pod_that_waits_until_it_is_idle_ends_with_its_last_connection() {
+fn drain_until_idle_ends_with_the_last_connection() {
     let authority = Authority::start(DAY);
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     pod.arguments.extend(["--drain", "0s", "--drain-until-idle"].map(str::to_owned));
@@ -225,7 +224,7 @@ fn a_pod_that_waits_until_it_is_idle_ends_with_its_last_connection() {
 }
 
 #[test]
-fn an_envoy_that_can_not_be_started_is_named() {
+fn envoy_that_can_not_be_started_is_reported() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(authority.root(), &[authority.address]);
     let agent = pod.start(&["/nowhere/envoy"]);
@@ -236,7 +235,7 @@ fn an_envoy_that_can_not_be_started_is_named() {
 }
 
 #[test]
-fn a_process_of_the_pod_may_end_it() {
+fn process_of_the_pod_may_end_it() {
     let authority = Authority::start(DAY);
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     pod.arguments.extend(["--drain".to_owned(), "0s".to_owned()]);

@@ -1,4 +1,4 @@
-//! A certificate by token: how it is asked for, written, renewed, and what happens where it can't be had.
+//! Certificates by token: how they are requested, written and renewed, and how failures are handled.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ fn words(line: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn a_pod_that_starts_with_a_token_gets_a_certificate_and_an_envoy() {
+fn new_pod_receives_a_certificate_and_starts_envoy() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(authority.root(), &[authority.address]);
     let _agent = pod.start(&words(&idle(&pod)));
@@ -60,7 +60,7 @@ fn a_pod_that_starts_with_a_token_gets_a_certificate_and_an_envoy() {
 }
 
 #[test]
-fn without_an_envoy_the_certificate_is_kept_alone() {
+fn no_envoy_only_renews_the_certificate() {
     let authority = Authority::start(Duration::from_secs(5));
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     pod.arguments.push("--no-envoy".to_owned());
@@ -80,7 +80,7 @@ fn without_an_envoy_the_certificate_is_kept_alone() {
 }
 
 #[test]
-fn a_certificate_is_renewed_at_half_its_life_with_the_token_of_then_and_nobody_sees_half_of_it() {
+fn certificate_is_renewed_atomically_with_the_current_token() {
     let authority = Authority::start(Duration::from_secs(5));
     let pod = Pod::new(authority.root(), &[authority.address]);
     let _agent = pod.start(&words(&idle(&pod)));
@@ -88,7 +88,7 @@ fn a_certificate_is_renewed_at_half_its_life_with_the_token_of_then_and_nobody_s
     pod.write("token", "token-2");
     let mut seen = BTreeSet::new();
     until("three certificates were there", || {
-        // As Envoy reads: the folder that the link leads to, at one moment.
+        // As Envoy reads: from the folder to which the link points at one moment.
         let data = fs::read_link(pod.path("strait").join("..data")).expect("a link");
         let folder = pod.path("strait").join(data);
         let read = |name: &str| fs::read_to_string(folder.join(name));
@@ -118,7 +118,7 @@ fn pem(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn where_the_first_control_plane_is_away_the_next_one_is_asked() {
+fn next_control_plane_is_used_if_the_first_is_unreachable() {
     let authority = Authority::start(DAY);
     let nobody =
         std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
@@ -133,7 +133,7 @@ fn where_the_first_control_plane_is_away_the_next_one_is_asked() {
 }
 
 #[test]
-fn a_control_plane_that_does_not_prove_itself_is_told_nothing() {
+fn token_is_not_sent_to_an_untrusted_control_plane() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(&root().1, &[authority.address]);
     let agent = pod.start(&words(&idle(&pod)));
@@ -149,7 +149,7 @@ fn a_control_plane_that_does_not_prove_itself_is_told_nothing() {
 }
 
 #[test]
-fn a_refusal_is_said_with_the_next_step_and_tried_again() {
+fn refusal_is_reported_and_retried() {
     let authority = Authority::start(DAY);
     authority.refuse(Some(tonic::Code::Unauthenticated));
     let pod = Pod::new(authority.root(), &[authority.address]);
@@ -164,7 +164,7 @@ fn a_refusal_is_said_with_the_next_step_and_tried_again() {
 }
 
 #[test]
-fn other_roots_that_are_mounted_are_trusted_before_a_certificate_comes_from_them() {
+fn new_mounted_roots_are_trusted_before_they_are_used() {
     let authority = Authority::start(DAY);
     let pod = Pod::new(authority.root(), &[authority.address]);
     let _agent = pod.start(&words(&idle(&pod)));
@@ -178,7 +178,7 @@ fn other_roots_that_are_mounted_are_trusted_before_a_certificate_comes_from_them
 }
 
 #[test]
-fn a_key_does_not_go_to_a_disk_by_itself() {
+fn key_on_disk_needs_a_flag() {
     let authority = Authority::start(DAY);
     let mut pod = Pod::new(authority.root(), &[authority.address]);
     pod.arguments.clear();
@@ -189,16 +189,16 @@ fn a_key_does_not_go_to_a_disk_by_itself() {
 }
 
 #[test]
-fn wrong_usage_is_said_before_anything_is_done() {
+fn invalid_usage_is_reported_first() {
     let pod = Pod::new("", &["127.0.0.1:1".parse().expect("an address")]);
     let mut agent = pod.start(&["envoy", "-c", "mine.yaml"]);
     assert_eq!(agent.exit_code(), Some(64));
     assert!(agent.log().contains("STR0950"), "{}", agent.log());
 }
 
-/// Needs the right to mount, in a mount namespace of its own.
+/// Needs permission to mount in a separate mount namespace.
 #[test]
-fn a_full_volume_leaves_what_is_there_and_the_certificate_comes_once_there_is_room() {
+fn full_volume_keeps_the_files_and_renewal_resumes_with_free_space() {
     let possible = Command::new("unshare").args(["--mount", "true"]).status();
     if !possible.is_ok_and(|status| status.success()) {
         crate::real::skip("a full volume: mount namespaces can't be made here");
@@ -206,7 +206,7 @@ fn a_full_volume_leaves_what_is_there_and_the_certificate_comes_once_there_is_ro
     }
     let authority = Authority::start(Duration::from_secs(5));
     let mut pod = Pod::new(authority.root(), &[authority.address]);
-    // A volume in memory: the flag is not needed.
+    // The volume is in memory, so the flag is not needed.
     pod.arguments.clear();
     let folder = pod.path("strait");
     fs::create_dir(&folder).expect("made");
@@ -220,7 +220,7 @@ fn a_full_volume_leaves_what_is_there_and_the_certificate_comes_once_there_is_ro
     let chain =
         || fs::read_to_string(inside.join("cert-chain.pem")).map_err(|error| error.to_string());
     until("a certificate is there", chain);
-    // As large as fits.
+    // Writes as much as fits.
     let room = vec![0; 256 << 10];
     assert!(fs::write(inside.join("filler"), room).is_err());
     let before = until("it is full", || {
