@@ -1,4 +1,4 @@
-//! What a client takes and what it sends: the media types of requests.
+//! Content negotiation: the media types that a client accepts and sends.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -17,17 +17,17 @@ pub(crate) fn header(headers: &HeaderMap, name: http::HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// A content type without its parameters.
+/// Returns a content type without its parameters.
 pub(crate) fn media_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 
-/// Whether the client takes all of discovery in one document.
+/// Returns whether the client accepts all of discovery in one document.
 pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
     header(headers, ACCEPT).split(',').any(|offer| offer.trim() == discovery::AGGREGATED)
 }
 
-/// Whether the client takes a page of this type, which is no object's.
+/// Returns whether the client accepts a page of this type, which is not an object.
 pub(crate) fn takes(headers: &HeaderMap, content_type: &str) -> bool {
     let accept = header(headers, ACCEPT);
     let fits = |offer| {
@@ -36,8 +36,8 @@ pub(crate) fn takes(headers: &HeaderMap, content_type: &str) -> bool {
     accept.is_empty() || accept.split(',').any(fits)
 }
 
-/// The first form the client takes that we have, and protobuf only if we speak it. Tables are an offer that a
-/// server may leave out: clients that ask for them name plain JSON as well.
+/// Returns the first form in the client's list that the server supports; protobuf only if it is enabled.
+/// Tables are not supported: clients that request them accept plain JSON as well.
 pub(crate) fn accepted(
     headers: &HeaderMap,
     target: &Target,
@@ -65,7 +65,7 @@ pub(crate) fn accepted(
     })
 }
 
-/// Custom kinds have none, but their metadata has.
+/// Returns the protobuf message of a kind. Custom kinds have none, but their metadata has one.
 fn message(target: &Target, form: Form) -> Option<&'static Message> {
     let resource = target.view.resource;
     match form {
@@ -74,7 +74,7 @@ fn message(target: &Target, form: Form) -> Option<&'static Message> {
     }
 }
 
-/// How the client is told of a refusal.
+/// Returns the encoding for an error response.
 pub(crate) fn accepted_status(headers: &HeaderMap) -> Wire {
     let first = header(headers, ACCEPT).split(',').map(media_type).next();
     match (first, Message::called("Status")) {
@@ -83,10 +83,10 @@ pub(crate) fn accepted_status(headers: &HeaderMap) -> Wire {
     }
 }
 
-/// The object that a request brings.
+/// Parses the object in a request.
 ///
 /// # Errors
-/// 415 for a form we don't read, 400 for nonsense in one we do.
+/// 415 for an unsupported content type, 400 for an invalid body.
 pub(crate) fn parse(content_type: &str, body: &Bytes) -> Result<Value, ApiError> {
     match media_type(content_type) {
         "" | "application/json" => serde_json::from_slice(body)

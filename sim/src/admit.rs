@@ -1,17 +1,17 @@
-//! What a real server fills in or drops when it accepts an object: defaults, allocated addresses, and
-//! the split between an object and its status.
+//! Changes that a real server makes to an accepted object: defaults, allocated addresses, and the
+//! separation of an object and its status.
 
 use serde_json::{Value, json};
 
 use crate::resource::Resource;
 use crate::store::text;
 
-/// The time as Kubernetes writes it.
+/// Returns the current time in the format of Kubernetes.
 pub(crate) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Defaults of the kinds that others read. `cluster_ip` allocates an address for a Service.
+/// Sets the defaults of kinds that clients read. `cluster_ip` allocates an address for a Service.
 pub(crate) fn fill_in(
     resource: &Resource,
     object: &mut Value,
@@ -75,16 +75,16 @@ fn default(object: &mut Value, part: &str, field: &str, value: impl FnOnce() -> 
     }
 }
 
-/// Which part of an object a request may write.
+/// The part of an object that a request may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Everything but the status, where a kind has that subresource.
+    /// Everything except the status, if the kind has a status subresource.
     Main,
-    /// The status alone.
+    /// Only the status.
     Status,
 }
 
-/// `wanted`, with the part that this request may not write taken from `current`.
+/// Returns `wanted`, with the part that this request may not write taken from `current`.
 pub(crate) fn restrict(resource: &Resource, part: Part, current: &Value, wanted: Value) -> Value {
     if !resource.has_status {
         return wanted;

@@ -1,4 +1,4 @@
-//! Response bodies: complete, or flowing through a channel from a task.
+//! Response bodies: complete, or streamed from a task through a channel.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,24 +12,24 @@ use tokio::sync::mpsc;
 
 use crate::task;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// All there is; taken once.
+    /// The complete body, taken once.
     Whole(Option<Bytes>),
-    /// Chunks as they come; ends when the sender is dropped.
+    /// Chunks from a task; ends when the sender is dropped.
     Flowing(mpsc::Receiver<Bytes>),
 }
 
 impl Answer {
-    /// A body that a task fills. The channel holds two chunks; when it is full the client reads too
-    /// slowly and the task waits, which costs the server nothing.
+    /// Returns a body that a task fills. The channel holds two chunks. If it is full because the
+    /// client reads slowly, the task waits, which costs nothing.
     pub(crate) fn flowing() -> (mpsc::Sender<Bytes>, Answer) {
         let (sender, receiver) = mpsc::channel(2);
         (sender, Answer::Flowing(receiver))
     }
 
-    /// The first half of a body; a flowing one ends in the middle of its first chunk.
+    /// Returns the first half of a body. A streamed body ends in the middle of its first chunk.
     pub(crate) fn cut(self) -> Answer {
         let half = |bytes: Bytes| bytes.slice(..bytes.len() / 2);
         match self {
@@ -46,7 +46,7 @@ impl Answer {
         }
     }
 
-    /// The same body, at most so many bytes a second.
+    /// Limits a body to `bytes_per_second`.
     pub(crate) fn throttled(mut self, bytes_per_second: u64) -> Answer {
         const TICKS_PER_SECOND: u32 = 10;
         let share = usize::try_from(bytes_per_second / u64::from(TICKS_PER_SECOND));

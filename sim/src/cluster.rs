@@ -1,4 +1,4 @@
-//! One simulated cluster: a store behind an HTTPS server that can be stopped, restarted and disturbed.
+//! One simulated cluster: a store behind an HTTPS server that can be stopped, restarted and disturbed by faults.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,28 +27,29 @@ use crate::store::{DEFAULT_HISTORY, Store};
 use crate::task;
 use crate::tls::{self, Certificate};
 
-/// A client that has not finished its TLS handshake by then is dropped.
+/// The time limit for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a cluster is set up.
+/// The settings of a cluster.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// All UIDs follow from this, that of `kube-system` too. Absent: from the cluster's ID. The same
-    /// value twice is one cluster under two names; another value under an old ID is a replaced cluster.
+    /// The value from which all UIDs are derived, including that of `kube-system`. By default, it is the cluster's ID.
+    /// Two clusters with the same value are one cluster under two names. A different value under an old ID is a
+    /// replaced cluster.
     pub identity: Option<String>,
-    /// Changes of each kind that are remembered for watches.
+    /// The number of changes per kind that are kept for watches.
     pub history: usize,
-    /// The time between bookmarks. A real server takes a minute.
+    /// The interval of bookmarks. A real server uses one minute.
     pub bookmark_interval: Duration,
-    /// The APIs served; the core is always among them.
+    /// The served APIs, which always include the core.
     pub families: BTreeSet<Family>,
     /// Whether requests need a bearer token.
     pub authenticate: bool,
     /// The server's certificate.
     pub certificate: Certificate,
-    /// Whether it offers HTTP/2, as real servers do. Something in front of one may not.
+    /// Whether the server offers HTTP/2, as real servers do. A proxy in front of one may not.
     pub http2: bool,
-    /// How many streams a connection may have, over HTTP/2.
+    /// The maximum number of streams per HTTP/2 connection.
     pub streams: u32,
 }
 
@@ -67,7 +68,7 @@ impl Default for Options {
     }
 }
 
-/// A running cluster. Clones are handles to the same one; with the last of them it ends.
+/// A running cluster. Clones are handles to the same cluster, which ends when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct SimCluster {
     inner: Arc<Inner>,
@@ -79,7 +80,7 @@ struct Inner {
     address: SocketAddr,
     api: Arc<ApiServer>,
     token: Mutex<String>,
-    /// What the lifecycle task is asked to do; dropping it ends the task.
+    /// The requested state for the lifecycle task. Dropping it ends the task.
     wanted: watch::Sender<Wanted>,
     serving: watch::Receiver<bool>,
 }
@@ -95,7 +96,7 @@ impl SimCluster {
     /// Starts an empty cluster on a free loopback port.
     ///
     /// # Errors
-    /// If no port can be had.
+    /// No port is available.
     pub async fn start(id: &str, mut options: Options) -> io::Result<SimCluster> {
         options.families.insert(Family::Core);
         let identity = options.identity.as_deref().unwrap_or(id);
@@ -124,32 +125,32 @@ impl SimCluster {
         Ok(SimCluster { inner: Arc::new(inner) })
     }
 
-    /// Its ID, as members are called in the config cluster.
+    /// Returns the cluster's ID, which names the member in the config cluster.
     pub fn id(&self) -> &str {
         &self.inner.id
     }
 
-    /// `https://127.0.0.1:PORT`; the same for all its life, restarts included.
+    /// Returns `https://127.0.0.1:PORT`, which stays the same after restarts.
     pub fn url(&self) -> String {
         format!("https://{}", self.inner.address)
     }
 
-    /// The address it listens on while it is up.
+    /// Returns the address on which it listens while it is running.
     pub fn address(&self) -> SocketAddr {
         self.inner.address
     }
 
-    /// Its objects.
+    /// Returns its objects.
     pub fn store(&self) -> &Store {
         &self.inner.api.store
     }
 
-    /// The bearer token of the administrator.
+    /// Returns the bearer token of the administrator.
     pub fn token(&self) -> String {
         self.inner.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes a new administrator's token; every token before it gets 401 from now on.
+    /// Replaces the administrator's token. Requests with any earlier token get 401.
     pub fn rotate_token(&self) -> String {
         let token = fresh_token();
         self.inner.api.tokens.replace_all(&token);
@@ -157,10 +158,11 @@ impl SimCluster {
         token
     }
 
-    /// A token as the kubelet mounts it into a pod: of its service account, bound to it, for this audience.
+    /// Returns a token as the kubelet mounts it into a pod: for its service account, bound to the pod, with this
+    /// audience.
     ///
     /// # Errors
-    /// There is no such pod.
+    /// The pod does not exist.
     pub fn pod_token(
         &self,
         namespace: &str,
@@ -176,19 +178,19 @@ impl SimCluster {
         self.inner.api.account_token(&account, Some(pod), audiences, lifetime)
     }
 
-    /// The PEM of the authority that signed its certificate.
+    /// Returns the certificate of the authority that signed its certificate, in PEM.
     pub fn certificate_authority(&self) -> &'static str {
         tls::authority_pem()
     }
 
-    /// A kubeconfig with everything inline, as JSON.
+    /// Returns a kubeconfig with inline credentials, as JSON.
     pub fn kubeconfig(&self) -> String {
         let ca = self.certificate_authority();
         let config = kubeconfig::kubeconfig(self.id(), &self.url(), ca, &self.token());
         serde_json::to_string_pretty(&config).expect("a JSON value encodes")
     }
 
-    /// The Secret that makes this cluster a member of the config cluster.
+    /// Returns the Secret that makes this cluster a member of the config cluster.
     pub fn member_secret(&self, namespace: &str) -> Value {
         kubeconfig::member_secret(namespace, self.id(), &self.kubeconfig())
     }
@@ -204,7 +206,7 @@ impl SimCluster {
         }
     }
 
-    /// Ends the fault of the kind of `fault`, whatever its figures.
+    /// Ends the fault of the same kind as `fault`, regardless of its parameters.
     pub fn end_fault(&self, fault: &Fault) {
         match fault {
             Fault::Flap { .. } => self.end_flapping(),
@@ -218,7 +220,7 @@ impl SimCluster {
         self.end_flapping();
     }
 
-    /// The active faults.
+    /// Returns the active faults.
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = self.inner.api.faults.list();
         if let Wanted::Flapping { up, down } = *self.inner.wanted.borrow() {
@@ -234,44 +236,44 @@ impl SimCluster {
         }
     }
 
-    /// Wanting what is wanted already disturbs nobody: connections live on.
+    /// Requests a state. Requesting the current state has no effect, so connections stay open.
     fn want(&self, wanted: Wanted) {
         self.inner.wanted.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }
 
-    /// Kills the server: the port is closed and every connection dropped. Objects stay.
+    /// Stops the server immediately: the port is closed and all connections are dropped. Objects stay.
     pub async fn stop(&self) {
         self.want(Wanted::Down);
         self.wait_until_serving(false).await;
     }
 
-    /// Starts a stopped server again, on its old port, with its objects.
+    /// Restarts a stopped server, with the same port and objects.
     pub async fn restart(&self) {
         self.want(Wanted::Up);
         self.wait_until_serving(true).await;
     }
 
-    /// Whether it listens now.
+    /// Returns whether it is listening.
     pub fn is_serving(&self) -> bool {
         *self.inner.serving.borrow()
     }
 
     async fn wait_until_serving(&self, serving: bool) {
-        // Fails only when the runtime ends and takes the lifecycle task with it.
+        // Fails only if the runtime ends, together with the lifecycle task.
         let _ = self.inner.serving.clone().wait_for(|now| *now == serving).await;
     }
 
-    /// Serves one more family of APIs, as when its custom resource definitions are installed.
+    /// Serves one more family of APIs, as after its custom resource definitions are installed.
     pub fn enable(&self, family: Family) {
         self.inner.api.families.lock().unwrap_or_else(PoisonError::into_inner).insert(family);
     }
 
-    /// The last 10 000 requests that `filter` lets through, oldest first.
+    /// Returns those of the last 10,000 requests for which `filter` returns `true`, oldest first.
     pub fn requests(&self, filter: impl Fn(&Request) -> bool) -> Vec<Request> {
         self.inner.api.requests.last().into_iter().filter(filter).collect()
     }
 
-    /// How many requests with this verb (as in RBAC) and plural name there were in all.
+    /// Returns the total number of requests with this verb (as in RBAC) and plural name.
     pub fn request_count(&self, verb: &str, resource: &str) -> u64 {
         self.inner.api.requests.count(verb, resource)
     }
@@ -279,7 +281,7 @@ impl SimCluster {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Requests that hang wait for this; nobody else could wake them any more.
+        // Wakes requests that hang because of a fault. Nothing else can wake them afterwards.
         self.api.faults.heal();
     }
 }
@@ -332,7 +334,7 @@ impl Lifecycle {
         sleep(down).await;
     }
 
-    /// Accepts until dropped; the connections go with it.
+    /// Accepts connections until it is dropped, together with the connections.
     async fn serve(&self, listener: Option<TcpListener>) {
         let listener = match listener {
             Some(listener) => listener,
@@ -347,7 +349,7 @@ impl Lifecycle {
                         let (tls, api) = (self.tls.clone(), self.api.clone());
                         connections.spawn(connection(stream, tls, self.streams, api));
                     }
-                    // Out of descriptors, most likely: let some connections end.
+                    // Probably out of file descriptors: wait until some connections end.
                     Err(_) => sleep(Duration::from_millis(50)).await,
                 },
                 Some(_) = connections.join_next() => {}
@@ -355,7 +357,7 @@ impl Lifecycle {
         }
     }
 
-    /// Keeps the port from others while nobody listens at it: connections are refused, and no other server's answers come from it.
+    /// Reserves the port while the server is stopped. Connections are refused, and no other server can use the port.
     fn reserved_port(&self) -> Option<TcpSocket> {
         let socket = TcpSocket::new_v4().ok()?;
         socket.set_reuseaddr(true).ok()?;
@@ -367,7 +369,7 @@ impl Lifecycle {
         loop {
             match TcpListener::bind(self.address).await {
                 Ok(listener) => return listener,
-                // Somebody's outgoing connection may use our port for a moment.
+                // An outgoing connection of another process may use our port for a moment.
                 Err(_) => sleep(Duration::from_millis(20)).await,
             }
         }
@@ -375,7 +377,7 @@ impl Lifecycle {
 }
 
 async fn connection(stream: TcpStream, tls: TlsAcceptor, streams: u32, api: Arc<ApiServer>) {
-    // Without it small events wait for the acknowledgement of the one before.
+    // Otherwise small events are delayed until the previous one is acknowledged.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
     let service = service_fn(move |request| {
@@ -385,6 +387,6 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, streams: u32, api: Arc<
     let mut server = auto::Builder::new(TokioExecutor::new());
     server.http1().timer(TokioTimer::new());
     server.http2().timer(TokioTimer::new()).max_concurrent_streams(streams);
-    // The client hung up or spoke nonsense; either is its affair.
+    // Errors are ignored: the client disconnected or sent invalid data.
     let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }

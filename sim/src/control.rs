@@ -1,5 +1,5 @@
 //! The control port of `strait-sim`, for scripts and load clients: `POST /v1/VERB` with a JSON object,
-//! and `GET /v1/stamps` for what has changed.
+//! and `GET /v1/stamps` for the changes.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::task;
 use crate::world::{RATES, World, WorldError};
 
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
-/// Who gets so many stamps at once asks again for the rest.
+/// The maximum number of stamps per response. Clients request the rest in further requests.
 const STAMPS_MAX: usize = 100_000;
 
-/// A refusal: the HTTP status and the reason.
+/// The HTTP status and reason of a failed request.
 type Refusal = (StatusCode, String);
 
-/// Answers requests on `listener` until dropped.
+/// Answers requests on `listener` until it is dropped.
 pub async fn serve(world: Arc<World>, listener: TcpListener) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: let some connections end.
+            // Probably out of file descriptors: wait until some connections end.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -40,7 +40,7 @@ pub async fn serve(world: Arc<World>, listener: TcpListener) {
         task::spawn(async move {
             let service = service_fn(|request| answer(world.clone(), request));
             let mut server = hyper::server::conn::http1::Builder::new();
-            // The client hung up or spoke nonsense; either is its affair.
+            // Errors are ignored: the client disconnected or sent invalid data.
             let _ = server
                 .timer(TokioTimer::new())
                 .serve_connection(TokioIo::new(stream), service)
@@ -79,7 +79,7 @@ fn refuse((status, error): Refusal) -> Response<Full<Bytes>> {
     reply(status, "application/json", format!("{}\n", json!({"error": error})))
 }
 
-/// The stamps after number `since`, a JSON object a line.
+/// Returns the stamps after number `since`, as one JSON object per line.
 fn stamps(world: &World, query: &str) -> Response<Full<Bytes>> {
     let since = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "since");
     let since = since.map_or(Ok(0), |(_, value)| value.parse());
@@ -145,7 +145,7 @@ struct Change {
     service: Option<String>,
 }
 
-/// What becomes of a Service.
+/// A change to a Service.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "camelCase", deny_unknown_fields)]
 enum ServiceChange {
@@ -351,7 +351,7 @@ async fn rollout(world: &Arc<World>, id: &str, body: Rollout) -> Result<Value, R
         let (least, most) = (RATES.start(), RATES.end());
         return Err(bad(format!("perSecond is {per_second:?}: it must be from {least} to {most}")));
     }
-    // Told now: of a rollout that nobody waits for, nobody sees the end.
+    // Errors are reported now, because the result of a rollout in the background is not returned.
     let service = world.choose(id, service.as_deref()).map_err(refusal)?;
     let rolled = {
         let (world, id) = (world.clone(), id.to_owned());

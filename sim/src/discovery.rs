@@ -1,6 +1,7 @@
-//! What a cluster says it can do: versions, groups, kinds, and just enough OpenAPI for `kubectl apply`.
+//! The discovery documents of a cluster: versions, groups, kinds, and the minimum of OpenAPI that
+//! `kubectl apply` needs.
 //!
-//! Everything follows from the table of kinds and the families that are switched on.
+//! All of them are derived from the table of kinds and the enabled families.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +20,12 @@ const REVIEWS: [(&str, &str, &str); 4] = [
     ("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"),
 ];
 
-/// How clients ask for all kinds of `/api` or `/apis` at once, and the type of the answer.
+/// The media type of aggregated discovery, which returns all kinds of `/api` or `/apis` in one
+/// document.
 pub(crate) const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// All kinds of `/api` or `/apis` at once, or nothing if the path is neither.
+/// Returns all kinds of `/api` or `/apis` in one document; `None` for other paths.
 pub(crate) fn aggregated(path: &str, families: &BTreeSet<Family>) -> Option<Value> {
     let groups = match path.trim_end_matches('/') {
         "/api" => BTreeMap::from([("", &["v1"][..])]),
@@ -50,7 +52,8 @@ pub(crate) fn aggregated(path: &str, families: &BTreeSet<Family>) -> Option<Valu
     }))
 }
 
-/// The rows of a resource list in their other form: subresources stand within their resource.
+/// Returns the rows of a resource list in the aggregated form, in which subresources are inside of
+/// their resource.
 fn aggregated_resources(group: &str, version: &str, families: &BTreeSet<Family>) -> Vec<Value> {
     let list = resource_list(group, version, families).unwrap_or_default();
     let mut resources: Vec<Value> = Vec::new();
@@ -84,7 +87,7 @@ fn aggregated_resources(group: &str, version: &str, families: &BTreeSet<Family>)
     resources
 }
 
-/// The answer for a discovery path, or nothing if the path is none.
+/// Returns the response for a discovery path; `None` for other paths.
 pub(crate) fn answer(
     path: &str,
     families: &BTreeSet<Family>,
@@ -129,7 +132,7 @@ fn served<'a>(families: &'a BTreeSet<Family>) -> impl Iterator<Item = &'static R
     RESOURCES.iter().filter(|resource| families.contains(&resource.family))
 }
 
-/// Versions by group, the core group left out.
+/// Returns the versions of each group, without the core group.
 fn groups(families: &BTreeSet<Family>) -> BTreeMap<&'static str, &'static [&'static str]> {
     let mut groups: BTreeMap<_, &[&str]> = REVIEWS.map(|(group, ..)| (group, &["v1"][..])).into();
     for resource in served(families).filter(|resource| !resource.group.is_empty()) {
@@ -204,9 +207,9 @@ fn openapi_index(families: &BTreeSet<Family>) -> Value {
     json!({"paths": paths})
 }
 
-/// kubectl asks one thing before it applies: does PATCH of this kind take `fieldValidation`? Strategic
-/// merge is left out, for naming it would oblige us to the schema that says how lists merge; kubectl
-/// knows that of the built-in kinds.
+/// Returns the OpenAPI document of a group. Before it applies an object, kubectl checks whether PATCH
+/// of its kind accepts `fieldValidation`. Strategic merge is omitted, because it would require the
+/// schema that defines how lists are merged; kubectl knows it for built-in kinds.
 fn openapi(group: &str, version: &str, families: &BTreeSet<Family>) -> Value {
     let mut paths = BTreeMap::new();
     let here = |r: &&Resource| r.group == group && r.versions.contains(&version);

@@ -1,5 +1,5 @@
-//! Objects, lists and events as the bytes of an answer, in JSON or protobuf: the one place that knows
-//! what stands around an object.
+//! Encoding of objects, lists and events in JSON or protobuf. Only this module adds the data around an
+//! object.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::resource::Resource;
 use crate::status::ApiError;
 use crate::store::{Drawn, Event};
 
-/// Lists and initial events are sent in chunks of about this size.
+/// The approximate size of the chunks of lists and initial events, in bytes.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A kind as one client sees it.
+/// A kind in the version, form and encoding for one client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     pub(crate) resource: &'static Resource,
@@ -25,23 +25,23 @@ pub(crate) struct View {
     pub(crate) wire: Wire,
 }
 
-/// How much of an object is shown.
+/// The part of an object that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Full,
-    /// As `PartialObjectMetadata`, for clients that keep an eye on what there is.
+    /// As `PartialObjectMetadata`, for clients that only track which objects exist.
     Metadata,
 }
 
-/// In which encoding.
+/// The encoding of a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wire {
     Json,
-    /// As this message.
+    /// Protobuf, with this message.
     Protobuf(&'static Message),
 }
 
-/// An object with its kind, in pieces, since the large one lies elsewhere.
+/// An object with its kind, in separate parts, so that the large part is not copied.
 struct Whole<'a> {
     head: Vec<u8>,
     body: &'a [u8],
@@ -62,7 +62,7 @@ impl Wire {
         }
     }
 
-    /// Of a watch.
+    /// Returns the content type of a watch.
     pub(crate) fn stream_type(self) -> &'static str {
         match self {
             Wire::Json => "application/json",
@@ -70,7 +70,7 @@ impl Wire {
         }
     }
 
-    /// A `Status` on its own.
+    /// Encodes a `Status` as a complete response.
     pub(crate) fn status(self, status: &Value) -> Vec<u8> {
         match (self, Message::called("Status")) {
             (Wire::Protobuf(_), Some(message)) => {
@@ -96,7 +96,8 @@ impl View {
         }
     }
 
-    /// The object without its kind: in JSON never empty, for it has metadata.
+    /// Returns the object without its kind. In JSON, it is never empty, because every object has
+    /// metadata.
     fn body(self, object: &Object) -> Cow<'_, [u8]> {
         let metadata = || json!({"metadata": object.value()["metadata"]});
         match (self.wire, self.form) {
@@ -109,7 +110,7 @@ impl View {
         }
     }
 
-    /// The object on its own.
+    /// Encodes an object as a complete response.
     pub(crate) fn object(self, object: &Object) -> Vec<u8> {
         let mut out = self.with_kind(&self.body(object)).parts().concat();
         if let Wire::Json = self.wire {
@@ -134,8 +135,8 @@ impl View {
         }
     }
 
-    /// A list, a chunk at a time, for it may be larger than memory likes. Its items carry no kind, as
-    /// those of a real server.
+    /// Encodes a list in chunks, because a complete list may need much memory. As on a real server, its
+    /// items contain no kind.
     pub(crate) fn list(
         self,
         objects: Vec<Arc<Object>>,
@@ -167,7 +168,8 @@ impl View {
                 let mut meta = Vec::new();
                 protobuf::open_field(1, &mut meta);
                 protobuf::write_sized(&protobuf::encode(list_meta, metadata), &mut meta);
-                // The length comes first, so what isn't kept encoded is written twice.
+                // The length precedes the content, so objects without a stored encoding are encoded
+                // twice.
                 let lengths = objects
                     .iter()
                     .map(|object| 1 + protobuf::sized_length(self.body(object).len()));
@@ -210,7 +212,7 @@ impl View {
         self.write_frame(kind, &self.with_kind(&self.body(object)).parts(), out);
     }
 
-    /// One watch event that other watchers get too: most of them these very bytes.
+    /// Returns a watch event that is shared: most watchers of a change get the same bytes.
     pub(crate) fn shared_event(self, kind: &'static str, object: &Object, drawn: &Drawn) -> Bytes {
         let write = || {
             let mut out = Vec::new();
@@ -230,8 +232,8 @@ impl View {
         }
     }
 
-    /// A line of JSON, or a length and so many bytes of protobuf. The object comes in parts and is copied
-    /// once: a large world sends gigabytes.
+    /// Appends an event: a line of JSON, or a length and protobuf. The object is passed in parts and
+    /// copied only once, because a large world sends gigabytes.
     fn write_frame(self, kind: &str, object: &[&[u8]], out: &mut Vec<u8>) {
         let append = |out: &mut Vec<u8>| object.iter().for_each(|part| out.extend_from_slice(part));
         match self.wire {
@@ -241,8 +243,8 @@ impl View {
                 out.extend_from_slice(b"}\n");
             }
             Wire::Protobuf(_) => {
-                // RawExtension { 1: raw } within WatchEvent { 1: type, 2: object }, each tag a byte. The
-                // object has its envelope, the event has none.
+                // RawExtension { 1: raw } within WatchEvent { 1: type, 2: object }; each tag is one byte.
+                // The object has an envelope, the event has none.
                 let object = object.iter().map(|part| part.len()).sum();
                 let raw = 1 + protobuf::sized_length(object);
                 let event =
@@ -260,7 +262,7 @@ impl View {
         }
     }
 
-    /// A bookmark; `initial_events_end` marks the end of a streaming list.
+    /// Encodes a bookmark. `initial_events_end` marks the end of a streaming list.
     pub(crate) fn bookmark(self, version: u64, initial_events_end: bool) -> Vec<u8> {
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if initial_events_end {
@@ -276,7 +278,7 @@ impl View {
         out
     }
 
-    /// The ERROR event that ends a watch.
+    /// Encodes the ERROR event that ends a watch.
     pub(crate) fn error_event(self, error: &ApiError) -> Vec<u8> {
         let mut out = Vec::new();
         self.write_frame("ERROR", &[&self.wire.status(&error.to_status())], &mut out);
@@ -293,9 +295,10 @@ mod tests {
         View { resource, version: "v1", form: Form::Full, wire }
     }
 
-    /// A list of one object, and a watch with it and a bookmark, as kube-apiserver 1.36 sent them.
+    /// A list of one object, and a watch with this object and a bookmark, as kube-apiserver 1.36 sent
+    /// them.
     #[test]
-    fn answers_are_those_of_a_real_server_to_the_byte() {
+    fn responses_equal_those_of_a_real_server() {
         let message = Message::called("ConfigMap").expect("a row");
         let value: Value =
             serde_json::from_slice(include_bytes!("protobuf/real/configmap.json")).unwrap();
@@ -329,7 +332,7 @@ mod tests {
             let event = watch.len();
             watch.extend(view.bookmark(235, true));
             if let Wire::Json = wire {
-                // Fields stand in another order, and some that are null are there.
+                // The order of fields differs, and the real response contains some null fields.
                 let same = |a: &[u8], b: &[u8]| {
                     let [a, b] = [a, b].map(|text| serde_json::from_slice::<Value>(text).unwrap());
                     assert_eq!(a, b);

@@ -1,12 +1,12 @@
-//! What clients need to reach a simulated cluster: a kubeconfig, and the Secret that carries one.
+//! Credentials for clients of a simulated cluster: a kubeconfig, and the Secret that contains one.
 //!
-//! Both are written as JSON, which every YAML reader accepts.
+//! Both are written as JSON, which is valid YAML.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// A kubeconfig with everything inline: the authority and a bearer token.
+/// Returns a kubeconfig with the certificate authority and a bearer token inline.
 pub(crate) fn kubeconfig(id: &str, url: &str, authority_pem: &str, token: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -24,7 +24,8 @@ pub(crate) fn kubeconfig(id: &str, url: &str, authority_pem: &str, token: &str) 
     })
 }
 
-/// The Secret that makes the cluster `id` a member: the data key is its ID, the value its kubeconfig.
+/// Returns the Secret that makes the cluster `id` a member: the data key is its ID, the value its
+/// kubeconfig.
 pub fn member_secret(namespace: &str, id: &str, kubeconfig: &str) -> Value {
     json!({
         "apiVersion": "v1",

@@ -1,10 +1,10 @@
-//! Simulated Kubernetes API servers, faithful enough for kube-rs, kubectl and client-go alike.
+//! Simulated Kubernetes API servers that work with kube-rs, kubectl and client-go.
 //!
 //! [`SimCluster`] is one API server on a loopback port over HTTPS: a [`Store`] of objects, lists with
-//! pages, watches with bookmarks and 410, and [`Fault`]s to switch on. [`objects`] writes the objects a
-//! test needs. [`World`] fills many clusters from one seed, and the binary `strait-sim` serves such a
-//! world to anybody. It simulates what clients see, never what controllers do: nothing here schedules a
-//! pod or fills an EndpointSlice by itself.
+//! pages, watches with bookmarks and 410, and [`Fault`]s that can be injected. [`objects`] creates the
+//! objects that a test needs. [`World`] fills many clusters from one seed, and the binary `strait-sim`
+//! serves such a world to any client. Only the API is simulated, not the controllers: no pod is
+//! scheduled and no EndpointSlice is filled by itself.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

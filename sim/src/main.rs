@@ -1,4 +1,4 @@
-//! `strait-sim`: serves a generated world of simulated clusters until it is told to stop.
+//! `strait-sim`: serves a generated world of simulated clusters until it is terminated.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -14,13 +14,13 @@ use strait_sim::{Family, RATES, World, WorldError, WorldOptions, control};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Wrong usage, as in sysexits.h.
+/// The exit code for invalid usage, as in sysexits.h.
 const USAGE: u8 = 64;
 
-/// The most characters of a namespace, and of a cluster's ID.
+/// The maximum length of a namespace and of a cluster's ID, in characters.
 const NAME_MAX: usize = 63;
 
-/// Simulated Kubernetes API servers on loopback ports, from one seeded world.
+/// Simulated Kubernetes API servers on loopback ports, generated from a seed
 #[derive(Debug, Parser)]
 #[command(name = "strait-sim", version)]
 struct Arguments {
@@ -33,46 +33,46 @@ struct Arguments {
     /// Endpoints of each service in each cluster
     #[arg(long, value_name = "E", required_unless_present = "world")]
     endpoints: Option<usize>,
-    /// A standard world in the place of these three: W1, W1d or W2, or W1/10 with a tenth of the services
+    /// A standard world instead of these three: W1, W1d or W2; W1/10 has a tenth of the services
     #[arg(long, value_name = "W", value_parser = size,
           conflicts_with_all = ["clusters", "services", "endpoints", "same_names"])]
     world: Option<Size>,
     /// How many of each cluster's services, the last ones, are headless: one TCP port, no ClusterIP
     #[arg(long, value_name = "N", default_value_t = 0)]
     headless: usize,
-    /// Number of networks: n1, n2, ...; pod addresses repeat in each
+    /// Number of networks: n1, n2, ...; each uses the same pod addresses
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     networks: usize,
-    /// Everything random follows from this
+    /// Seed of all random values
     #[arg(long, value_name = "X", default_value_t = 1)]
     seed: u64,
-    /// The same services in all clusters
+    /// Generates the same services in all clusters
     #[arg(long)]
     same_names: bool,
-    /// A pod in the mesh for each endpoint; worlds with more than one network need it
+    /// Generates a pod in the mesh for each endpoint; needed with more than one network
     #[arg(long)]
     pods: bool,
-    /// Keeps all objects encoded as protobuf, so that lists cost little CPU while a server starts; takes some
-    /// 6 KB for each pod
+    /// Stores all objects encoded as protobuf, so that lists use little CPU while a server starts; needs
+    /// about 6 KB per pod
     #[arg(long)]
     encoded: bool,
-    /// Offers HTTP/1.1 alone, as some proxies in front of API servers do
+    /// Offers only HTTP/1.1, as some proxies in front of API servers do
     #[arg(long)]
     http1: bool,
-    /// Endpoint changes a second, at random in the whole world
+    /// Endpoint changes per second, at random in the entire world
     #[arg(long, value_name = "R/s", value_parser = rate)]
     churn: Option<f64>,
-    /// Where to write ID.kubeconfig and secrets/ID.yaml
+    /// Folder for ID.kubeconfig and secrets/ID.yaml
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// System namespace of all clusters and of the Secrets
     #[arg(long, value_name = "NS", default_value = "strait-system", value_parser = namespace)]
     namespace: String,
-    /// The cluster whose system namespace has the Secrets of all others; any ID but c1, c2, ... adds an
-    /// empty cluster for them
+    /// The cluster whose system namespace contains the Secrets of all others; any ID other than c1, c2, ...
+    /// adds an empty cluster
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     config_cluster: Option<String>,
-    /// APIs served besides the core ones, without objects: istio, gateway-api, multi-cluster
+    /// APIs served in addition to the core, without objects: istio, gateway-api, multi-cluster
     #[arg(long, value_name = "API,...", value_delimiter = ',', value_parser = family)]
     apis: Vec<Family>,
     /// Address of the control port
@@ -80,7 +80,7 @@ struct Arguments {
     control_address: SocketAddr,
 }
 
-/// How much there is of everything.
+/// The size of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Size {
     clusters: usize,
@@ -109,7 +109,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// `100` and `100/s` are the same.
+/// Parses a rate. `100` and `100/s` are equivalent.
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.trim_end_matches("/s").parse().map_err(|_| "not a rate")?;
     let known = format!("must be from {} to {}", RATES.start(), RATES.end());
@@ -123,7 +123,7 @@ fn namespace(text: &str) -> Result<String, String> {
     fits.then(|| text.to_owned()).ok_or_else(|| reason.to_owned())
 }
 
-/// Files are called after it, too.
+/// Parses a cluster ID, which is also used in file names.
 fn cluster_id(text: &str) -> Result<String, String> {
     let reason = "a cluster ID is a DNS-1123 subdomain of at most 63 characters: lower-case letters, digits, '-' \
                   and '.', each label starting and ending with a letter or digit";
@@ -152,7 +152,7 @@ async fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Nothing is left to do if nobody reads it.
+            // Fails if nothing reads the output.
             let _ = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -172,7 +172,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Why it does not serve.
+/// The reason why the program can't serve.
 enum Failure {
     World(WorldError),
     Signals(io::Error),
@@ -228,7 +228,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     let clusters: Vec<_> =
         world.clusters().map(|cluster| json!({"id": cluster.id(), "url": cluster.url()})).collect();
     let line = json!({"control": control.to_string(), "clusters": clusters});
-    // The clusters are there whether anybody reads it or not.
+    // Errors are ignored: the clusters run even if nothing reads the output.
     let _ = writeln!(io::stdout(), "{line}");
     let churn = async {
         match arguments.churn {
@@ -257,7 +257,7 @@ fn write_files(world: &World, directory: &Path, namespace: &str) -> Result<(), F
     Ok(())
 }
 
-/// Written whole or not at all, for somebody may watch the directory.
+/// Replaces a file atomically, because another program may watch the folder.
 fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     let new = path.with_extension("new");
     let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));

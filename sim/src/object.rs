@@ -1,8 +1,8 @@
-//! One version of one object, as the store keeps it and as answers show it.
+//! One version of one object, as the store keeps it and responses show it.
 //!
-//! An object that somebody wrote is kept as its JSON. An object of a generated world is a sketch,
-//! which is written out each time somebody looks: half a million pods fit in little memory. Where time
-//! is dearer, it is kept encoded as well.
+//! An object that a client wrote is kept as JSON. An object of a generated world is a sketch, which is
+//! encoded on each access, so half a million pods need little memory. If time matters more, its
+//! encoding is kept as well.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -14,44 +14,44 @@ use serde_json::{Value, json};
 use crate::protobuf::{self, Message};
 use crate::store::text;
 
-/// Where an object lives; cluster-wide objects have an empty namespace.
+/// The namespace and name of an object. Cluster-wide objects have an empty namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// The namespace, or nothing.
+    /// The namespace, or empty.
     pub namespace: Box<str>,
-    /// The name within it.
+    /// The name in the namespace.
     pub name: Box<str>,
 }
 
 impl Name {
-    /// A name in a namespace; `""` for cluster-wide kinds.
+    /// Returns a name in a namespace, which is `""` for cluster-wide kinds.
     pub fn new(namespace: &str, name: &str) -> Name {
         Name { namespace: namespace.into(), name: name.into() }
     }
 }
 
-/// An object that is written out when somebody looks, the same way each time.
+/// An object that is encoded on each access, always to the same bytes.
 pub(crate) trait Sketch: Debug + Send + Sync {
-    /// Appends the JSON without `kind` and `apiVersion`, under this resource version.
+    /// Appends the JSON without `kind` and `apiVersion`, with this resource version.
     fn write_json(&self, version: u64, out: &mut Vec<u8>);
-    /// Appends the same as protobuf, without an envelope.
+    /// Appends the protobuf encoding without an envelope.
     fn write_protobuf(&self, version: u64, out: &mut Vec<u8>);
-    /// The little of the object that selectors ask about.
+    /// Returns the fields that selectors use.
     fn selectable(&self) -> Value;
-    /// The same for all objects like this one, with a [`crate::stencil::mark`] in each text in which
-    /// they differ.
+    /// Returns the same fields for all similar objects, with a [`crate::stencil::mark`] in each text
+    /// that differs between them.
     fn shared(&self) -> &Value;
 }
 
 /// One version of one object.
 #[derive(Debug)]
 pub struct Object {
-    /// Where it lives.
+    /// The namespace and name.
     pub name: Name,
-    /// The resource version at which it was written.
+    /// The resource version of this version.
     pub version: u64,
     body: Body,
-    /// As protobuf without an envelope, if it is to be kept.
+    /// The protobuf encoding without an envelope, if it is to be kept.
     encoded: OnceLock<Bytes>,
 }
 
@@ -90,7 +90,7 @@ impl Object {
         Object { name, version, body, encoded: OnceLock::new() }
     }
 
-    /// The JSON object without `kind` and `apiVersion`, as it stands in a list.
+    /// Returns the JSON object without `kind` and `apiVersion`, as in a list.
     pub fn body(&self) -> Cow<'_, [u8]> {
         match &self.body {
             Body::Written(json) => Cow::Borrowed(json),
@@ -102,7 +102,7 @@ impl Object {
         }
     }
 
-    /// The object as protobuf, without an envelope.
+    /// Returns the object as protobuf, without an envelope.
     pub(crate) fn protobuf(&self, message: &Message) -> Cow<'_, [u8]> {
         if let Some(encoded) = self.encoded.get() {
             return Cow::Borrowed(encoded);
@@ -117,17 +117,17 @@ impl Object {
         })
     }
 
-    /// Keeps it encoded from here on.
+    /// Keeps the protobuf encoding from now on.
     pub(crate) fn keep_protobuf(&self, message: &Message) {
         self.encoded.get_or_init(|| self.protobuf(message).into_owned().into());
     }
 
-    /// The object as a value, without `kind` and `apiVersion`.
+    /// Returns the object as a value, without `kind` and `apiVersion`.
     pub fn value(&self) -> Value {
         serde_json::from_slice(&self.body()).expect("the store wrote it")
     }
 
-    /// What selectors ask about: the object, or at least that much of it.
+    /// Returns the object, or at least the fields that selectors use.
     pub(crate) fn selectable(&self) -> Value {
         match &self.body {
             Body::Written(_) => self.value(),
@@ -135,7 +135,7 @@ impl Object {
         }
     }
 
-    /// What [`Object::selectable`] is for all objects like this one, where there are such.
+    /// Returns [`Object::selectable`] of all similar objects; `None` for objects that a client wrote.
     pub(crate) fn shared(&self) -> Option<&Value> {
         match &self.body {
             Body::Written(_) => None,
@@ -143,7 +143,7 @@ impl Object {
         }
     }
 
-    /// The same state under another version, as a deletion is reported.
+    /// Returns the same state with another version, for the report of a deletion.
     pub(crate) fn at_version(&self, version: u64) -> Object {
         match &self.body {
             Body::Written(_) => Object::new(version, self.value()),

@@ -1,20 +1,21 @@
-//! Kubernetes objects in a line each, for tests, demos and the world generator.
+//! Constructors of Kubernetes objects, for tests, demos and the world generator.
 //!
-//! They are plain values: change what a test is about and hand them to `Store::apply`.
+//! The objects are plain JSON values: change the fields that a test needs, and pass them to
+//! `Store::apply`.
 
 use serde_json::{Value, json};
 
-/// The label by which a slice names its Service.
+/// The label that names the Service of a slice.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// Names the network of a cluster (on its system namespace), a gateway or a pod.
+/// The label that names the network of a cluster (on its system namespace), a gateway or a pod.
 pub const NETWORK_LABEL: &str = "topology.istio.io/network";
-/// The port of an east-west gateway that takes mTLS traffic from other networks.
+/// The port of an east-west gateway for mTLS traffic from other networks.
 pub const GATEWAY_PORT: u16 = 15443;
 
-/// A port of a Service and where it leads.
+/// A port of a Service and its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port {
-    /// Its name, which in a mesh also says the protocol.
+    /// Name of the port, which defines the protocol in a mesh.
     pub name: &'static str,
     /// The port of the Service.
     pub port: u16,
@@ -30,32 +31,32 @@ pub const TCP: Port = Port { name: "tcp", port: 9000, target: 9000 };
 /// One endpoint of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its IP address.
+    /// IP address of the endpoint.
     pub address: String,
-    /// Whether it is ready (and serving; none of ours terminates).
+    /// Whether it is ready and serving. No endpoint here is terminating.
     pub ready: bool,
-    /// The node it runs on.
+    /// The node of the endpoint.
     pub node: Option<String>,
-    /// The zone of that node.
+    /// The zone of the node.
     pub zone: Option<String>,
-    /// The pod behind it.
+    /// The pod of the endpoint.
     pub pod: Option<String>,
 }
 
 impl Endpoint {
-    /// A ready endpoint of which only the address is known.
+    /// Returns a ready endpoint with only an address.
     pub fn new(address: &str) -> Endpoint {
         Endpoint { address: address.to_owned(), ready: true, node: None, zone: None, pod: None }
     }
 
-    /// The same with a pod behind it.
+    /// Sets the pod of the endpoint.
     #[must_use]
     pub fn with_pod(mut self, pod: &str) -> Endpoint {
         self.pod = Some(pod.to_owned());
         self
     }
 
-    /// As it stands in a slice of `namespace`.
+    /// Returns the endpoint as in a slice of `namespace`.
     pub(crate) fn to_value(&self, namespace: &str) -> Value {
         let mut endpoint = json!({
             "addresses": [self.address],
@@ -74,12 +75,12 @@ impl Endpoint {
     }
 }
 
-/// A namespace.
+/// Returns a namespace.
 pub fn namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 }
 
-/// A Service of type ClusterIP that selects the pods with `app: NAME`.
+/// Returns a Service of type ClusterIP that selects the pods with `app: NAME`.
 pub fn service(namespace: &str, name: &str, cluster_ip: &str, ports: &[Port]) -> Value {
     let port = |port: &Port| json!({"name": port.name, "protocol": "TCP", "port": port.port, "targetPort": port.target});
     json!({
@@ -96,12 +97,12 @@ pub fn service(namespace: &str, name: &str, cluster_ip: &str, ports: &[Port]) ->
     })
 }
 
-/// A headless Service that selects the pods with `app: NAME`.
+/// Returns a headless Service that selects the pods with `app: NAME`.
 pub fn headless_service(namespace: &str, name: &str, ports: &[Port]) -> Value {
     service(namespace, name, "None", ports)
 }
 
-/// An IPv4 slice of a Service, named `slice`.
+/// Returns an IPv4 slice of a Service, named `slice`.
 pub fn endpoint_slice(
     namespace: &str,
     service: &str,
@@ -128,7 +129,7 @@ pub fn endpoint_slice(
     })
 }
 
-/// A running pod of the app `app` in the mesh, with the service account of that name.
+/// Returns a running pod of the app `app` in the mesh, with the service account of the same name.
 pub fn pod(namespace: &str, name: &str, app: &str, ip: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -158,7 +159,7 @@ pub fn pod(namespace: &str, name: &str, app: &str, ip: &str, node: &str) -> Valu
     })
 }
 
-/// A node in a region and zone.
+/// Returns a node in a region and zone.
 pub fn node(name: &str, region: &str, zone: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -176,7 +177,7 @@ pub fn node(name: &str, region: &str, zone: &str) -> Value {
     })
 }
 
-/// The Service of an east-west gateway: how other networks reach `network`.
+/// Returns the Service of an east-west gateway, through which other networks reach `network`.
 pub fn gateway_service(
     namespace: &str,
     network: &str,
@@ -191,7 +192,7 @@ pub fn gateway_service(
     gateway
 }
 
-/// The same object with one more label.
+/// Returns the object with an additional label.
 #[must_use]
 pub fn labelled(mut object: Value, key: &str, value: &str) -> Value {
     object["metadata"]["labels"][key] = json!(value);

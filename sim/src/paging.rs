@@ -1,4 +1,4 @@
-//! Which moment a list shows and where a page begins: resource versions and continue tokens.
+//! Resource versions and continue tokens of lists.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,7 +9,7 @@ use crate::route::Query;
 use crate::status::ApiError;
 use crate::store::At;
 
-/// The moment a first page shows, and its size, by the rules for `resourceVersion`,
+/// Returns the version that a first page shows, and its size, by the rules for `resourceVersion`,
 /// `resourceVersionMatch` and `limit` (Kubernetes API concepts, "Resource versions").
 pub(crate) fn moment(query: &Query) -> Result<(At, Option<usize>), ApiError> {
     let invalid = |why| ApiError::invalid_options("resourceVersionMatch", why);
@@ -19,7 +19,8 @@ pub(crate) fn moment(query: &Query) -> Result<(At, Option<usize>), ApiError> {
         (None, Some(_)) => Err(invalid(
             "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
         )),
-        // Anything will do: served from the watch cache, which knows no pages.
+        // Any version is acceptable. A real server uses its watch cache, which does not support
+        // pages.
         (Some(0), None | Some("NotOlderThan")) => Ok((At::Now, None)),
         (Some(0), Some("Exact")) => Err(invalid(
             "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
@@ -31,7 +32,8 @@ pub(crate) fn moment(query: &Query) -> Result<(At, Option<usize>), ApiError> {
     }
 }
 
-/// No version: continue with whatever there is by then.
+/// Returns a continue token. Without a version, the list continues with the state at the time of
+/// its use.
 pub(crate) fn continue_token(version: Option<u64>, after: &Name) -> String {
     let version = version.map_or(json!(-1), |version| json!(version));
     let start = [&*after.namespace, &*after.name];

@@ -1,16 +1,16 @@
-//! The patch forms clients send: merge patch, strategic merge patch, and server-side apply, which is
-//! treated as a strategic merge without the book-keeping of who owns which field.
+//! The supported patch types: merge patch, strategic merge patch, and server-side apply, which is
+//! treated as a strategic merge without field ownership.
 
 use serde_json::{Map, Value};
 
-/// Which rules a patch follows.
+/// The type of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PatchForm {
     /// RFC 7386: a list replaces a list.
     Merge,
-    /// Lists with a merge key are merged by it; `$` directives are understood.
+    /// Lists with a merge key are merged by it. `$` directives are supported.
     Strategic,
-    /// Server-side apply: as strategic, and an absent object is created.
+    /// Server-side apply: like a strategic merge, but an absent object is created.
     Apply,
 }
 
@@ -33,7 +33,8 @@ impl PatchForm {
     }
 }
 
-/// `path` says where we are, as in `spec.ports`; `None` throughout means plain merge patch.
+/// Merges `patch` into `target`. `path` is the current path, such as `spec.ports`; `None` selects a
+/// plain merge patch.
 fn merge(target: &mut Value, patch: Value, path: Option<&str>) {
     match (target, patch) {
         (target, Value::Object(patch)) => {
@@ -90,10 +91,10 @@ fn merge_list(items: &mut Vec<Value>, patch: Vec<Value>, path: &str, key: &str) 
     }
 }
 
-/// The merge keys of the built-in types, as far as our kinds have any.
+/// Returns the merge keys of the supported built-in types.
 fn merge_key(path: &str, patch: &[Value]) -> Option<&'static str> {
     let key = match path {
-        // The ports of an EndpointSlice, at its top level, are replaced as a whole.
+        // Lists of ports at the top level of an EndpointSlice are replaced as a whole.
         "spec.ports" => "port",
         "spec.taints" => "key",
         "status.conditions" | "status.addresses" => "type",

@@ -1,8 +1,8 @@
-//! Kubernetes' protobuf form of objects, from and to their JSON.
+//! Conversion between the JSON and the protobuf form of Kubernetes objects.
 //!
-//! Everything follows from one table of messages, `protobuf/messages.txt`; this module owns the two
-//! translations and the envelope that Kubernetes puts around each body. JSON stays the truth: what the
-//! table does not name is left out, as a real server leaves out what its types do not have.
+//! All conversions use the table of messages in `protobuf/messages.txt`. This module also adds the
+//! envelope that Kubernetes puts around each body. JSON is the primary form: fields that the table does
+//! not contain are omitted, as a real server omits unknown fields.
 
 mod messages;
 mod wire;
@@ -18,29 +18,29 @@ use wire::{Malformed, Payload, Reader, write_tag};
 
 use crate::stencil::{Node, Stencil, block_in, pieces};
 
-/// What every body starts with.
+/// The first bytes of every body.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// A value as `message`, for a stencil: its strings may contain marks.
+/// Encodes a value as `message` for a stencil. Its strings may contain marks.
 pub(crate) fn nodes(message: &Message, value: &Value) -> Vec<Node> {
     let mut out = Vec::new();
     write_message(message, value, &mut out);
     out
 }
 
-/// A value as `message`.
+/// Encodes a value as `message`.
 pub(crate) fn encode(message: &Message, value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     Stencil::of(nodes(message, value)).fill(&[], &mut out);
     out
 }
 
-/// The head of a field that holds a message or text; its length and content follow.
+/// Appends the tag of a field with a message or text. The length and content must follow.
 pub(crate) fn open_field(number: u32, out: &mut Vec<u8>) {
     write_tag(number, wire::LENGTH_DELIMITED, out);
 }
 
-/// Puts `content` into the envelope: `k8s\0` and a `runtime.Unknown`.
+/// Wraps `content` in the envelope: `k8s\0` and a `runtime.Unknown`.
 pub(crate) fn envelope(api_version: &str, kind: &str, content: &[u8]) -> Vec<u8> {
     let mut out = envelope_head(api_version, kind, content.len());
     out.extend_from_slice(content);
@@ -48,7 +48,7 @@ pub(crate) fn envelope(api_version: &str, kind: &str, content: &[u8]) -> Vec<u8>
     out
 }
 
-/// What comes before `length` bytes of content.
+/// Returns the part of the envelope before `length` bytes of content.
 pub(crate) fn envelope_head(api_version: &str, kind: &str, length: usize) -> Vec<u8> {
     let mut type_meta = Vec::new();
     for (number, text) in [(1, api_version), (2, kind)] {
@@ -64,22 +64,23 @@ pub(crate) fn envelope_head(api_version: &str, kind: &str, length: usize) -> Vec
     out
 }
 
-/// What comes after the content: contentEncoding and contentType, both empty.
+/// The part of the envelope after the content: contentEncoding and contentType, both empty.
 pub(crate) const ENVELOPE_TAIL: &[u8] = &[0x1a, 0, 0x22, 0];
 
-/// Appends bytes after their length.
+/// Appends the length of `bytes`, and the bytes.
 pub(crate) fn write_sized(bytes: &[u8], out: &mut Vec<u8>) {
     write_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);
 }
 
-/// How many bytes [`write_sized`] writes for so many.
+/// Returns the number of bytes that [`write_sized`] writes for `length` bytes.
 pub(crate) fn sized_length(length: usize) -> usize {
-    // Seven bits to a byte, and a byte even for nothing.
+    // Seven bits per byte, and at least one byte.
     length + (length | 1).ilog2() as usize / 7 + 1
 }
 
-/// The object in an enveloped body, with its kind; nothing if it is none, or of a kind the table lacks.
+/// Returns the object in an enveloped body, with its kind; `None` if the body is invalid or the table
+/// lacks the kind.
 pub(crate) fn open(body: &[u8]) -> Option<Value> {
     let (api_version, kind, content) = open_envelope(body).ok()?;
     let mut value = decode(Message::named(&api_version, &kind)?, &content).ok()?;
@@ -149,7 +150,7 @@ fn write_field(number: u32, kind: Kind, value: &Value, out: &mut Vec<Node>) {
     if let Kind::Int | Kind::Bool = kind {
         let value = match value {
             Value::Bool(value) => u64::from(*value),
-            // Negative numbers of 32 bits too take ten bytes.
+            // Negative 32-bit numbers take ten bytes, too.
             value => value.as_i64().unwrap_or_default().cast_unsigned(),
         };
         let mut text = Vec::new();
@@ -171,7 +172,7 @@ fn write_field(number: u32, kind: Kind, value: &Value, out: &mut Vec<Node>) {
         Kind::FieldsV1 => write_field(1, Kind::String, &json!(value.to_string()), &mut inner),
         Kind::Time | Kind::MicroTime => {
             if let Ok(time) = text.parse::<jiff::Timestamp>() {
-                // Plain times have whole seconds.
+                // Times without microseconds have whole seconds.
                 let nanos = if kind == Kind::Time { 0 } else { time.subsec_nanosecond() };
                 write_field(1, Kind::Int, &json!(time.as_second()), &mut inner);
                 write_field(2, Kind::Int, &json!(nanos), &mut inner);
@@ -188,7 +189,7 @@ fn write_field(number: u32, kind: Kind, value: &Value, out: &mut Vec<Node>) {
     out.push(Node::Sized(inner));
 }
 
-/// The JSON object that `message` holds in `bytes`.
+/// Decodes `bytes` as `message`, to a JSON object.
 pub(crate) fn decode(message: &Message, bytes: &[u8]) -> Result<Value, Malformed> {
     let mut object = Map::new();
     let mut reader = Reader::new(bytes);
@@ -229,7 +230,7 @@ fn read_field(
             let value = read_value(field.kind, payload)?;
             match value {
                 Value::Object(inner) if field.is_inline() => object.extend(inner),
-                // Written only because it always is.
+                // Written only because the field is always present.
                 value if field.always && is_zero(&value) => {}
                 value => {
                     object.insert(field.name.to_owned(), value);
@@ -277,7 +278,7 @@ fn read_value(kind: Kind, payload: &Payload<'_>) -> Result<Value, Malformed> {
     })
 }
 
-/// Field 1 of a message that is nothing else, as text.
+/// Reads the text in field 1 of a message that has no other field.
 fn read_wrapped(payload: &Payload<'_>) -> Result<Value, Malformed> {
     let mut reader = Reader::new(payload.bytes()?);
     match reader.field()? {
@@ -286,7 +287,7 @@ fn read_wrapped(payload: &Payload<'_>) -> Result<Value, Malformed> {
     }
 }
 
-/// Fields 1 and 2 of a message, as numbers.
+/// Reads fields 1 and 2 of a message as numbers.
 fn read_numbers(bytes: &[u8]) -> Result<[i64; 2], Malformed> {
     let mut numbers = [0; 2];
     let mut reader = Reader::new(bytes);

@@ -1,25 +1,26 @@
-//! What clients asked of a cluster, so that a test can say "it listed once".
+//! The log of a cluster's requests, so that a test can check, for example, that a client listed
+//! once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-/// The last so many requests are kept word by word; the counts know all.
+/// The number of recent requests that are kept. Counters include all requests.
 const KEPT: usize = 10_000;
 
-/// One request, noted when its headers had arrived, whatever became of it.
+/// A request, logged when its headers have arrived, regardless of its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// As in RBAC: `get list watch create update patch delete deletecollection`.
+    /// The verb as in RBAC: `get list watch create update patch delete deletecollection`.
     pub verb: &'static str,
-    /// Plural name of the kind; empty for discovery, health and paths that name nothing.
+    /// Plural name of the kind; empty for discovery, health and unknown paths.
     pub resource: &'static str,
     /// The path.
     pub path: String,
-    /// The query, still encoded.
+    /// The query, URL-encoded.
     pub query: String,
-    /// The client's name for itself.
+    /// The header `User-Agent`.
     pub user_agent: String,
-    /// The media types that the client takes, as it wrote them.
+    /// The header `Accept`.
     pub accept: String,
 }
 

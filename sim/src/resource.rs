@@ -1,13 +1,13 @@
-//! The kinds of objects a simulated cluster knows: one row of a table for each. Discovery, routing and
-//! the store all follow this table; a kind that has no row does not exist.
+//! The table of supported kinds, with one row per kind. Discovery, routing and the store use this
+//! table. A kind without a row does not exist.
 
-/// Which APIs a cluster serves; beyond the core they can be switched on at run time, as when somebody
-/// installs custom resource definitions.
+/// A group of APIs. All except the core can be enabled at run time, as if custom resource definitions
+/// were installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
-    /// What every Kubernetes cluster has.
+    /// The APIs of every Kubernetes cluster.
     Core,
-    /// `networking.istio.io` and its sisters.
+    /// `networking.istio.io` and the other groups of Istio.
     Istio,
     /// `gateway.networking.k8s.io`.
     GatewayApi,
@@ -20,29 +20,29 @@ pub enum Family {
 pub struct Resource {
     /// API group; empty for the core group.
     pub group: &'static str,
-    /// Served versions, the preferred one first. All show the same objects.
+    /// Served versions, the preferred one first. All contain the same objects.
     pub versions: &'static [&'static str],
-    /// Such as `Pod`.
+    /// Name of the kind, such as `Pod`.
     pub kind: &'static str,
-    /// The name in paths, such as `pods`.
+    /// Name in paths, such as `pods`.
     pub plural: &'static str,
-    /// What kubectl accepts besides, such as `po`.
+    /// Short names that kubectl accepts, such as `po`.
     pub short: &'static [&'static str],
-    /// Whether objects live in a namespace.
+    /// Whether objects are in a namespace.
     pub namespaced: bool,
-    /// Whether `status` is a subresource, written apart from the rest.
+    /// Whether `status` is a subresource, which is written separately.
     pub has_status: bool,
-    /// The family that brings it.
+    /// The family that contains the kind.
     pub family: Family,
 }
 
 impl Resource {
-    /// The row for a path's group and plural name.
+    /// Returns the row for a path's group and plural name.
     pub fn by_plural(group: &str, plural: &str) -> Option<&'static Resource> {
         RESOURCES.iter().find(|r| r.group == group && r.plural == plural)
     }
 
-    /// The row for an object's `apiVersion` and `kind`.
+    /// Returns the row for an object's `apiVersion` and `kind`.
     pub fn by_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         RESOURCES
@@ -50,14 +50,14 @@ impl Resource {
             .find(|r| r.group == group && r.kind == kind && r.versions.contains(&version))
     }
 
-    /// The first row with this kind, plural, or short name, as a person would type it.
+    /// Returns the first row with this kind, plural or short name, as in a kubectl command.
     pub fn by_name(name: &str) -> Option<&'static Resource> {
         RESOURCES.iter().find(|r| {
             r.plural == name || r.kind.eq_ignore_ascii_case(name) || r.short.contains(&name)
         })
     }
 
-    /// `plural.group`, or just `plural` in the core group.
+    /// Returns `plural.group`, or `plural` in the core group.
     pub(crate) fn qualified(&self) -> String {
         match self.group {
             "" => self.plural.to_owned(),
@@ -65,7 +65,7 @@ impl Resource {
         }
     }
 
-    /// `group/version`, or just `version` in the core group.
+    /// Returns `group/version`, or `version` in the core group.
     pub(crate) fn api_version(&self, version: &str) -> String {
         match self.group {
             "" => version.to_owned(),
@@ -148,7 +148,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const MULTICLUSTER: &str = "multicluster.x-k8s.io";
 
-/// All kinds, grouped as discovery shows them.
+/// All kinds, in the order of discovery.
 pub static RESOURCES: &[Resource] = &[
     core("Namespace", "namespaces", &["ns"]).cluster_wide().with_status(),
     core("Node", "nodes", &["no"]).cluster_wide().with_status(),
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_found_by_what_people_and_objects_call_it() {
+    fn kind_is_found_by_kind_plural_and_short_name() {
         for (name, plural) in [("po", "pods"), ("Service", "services"), ("secret", "secrets")] {
             assert_eq!(Resource::by_name(name).map(|r| r.plural), Some(plural), "{name}");
         }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_rows_claim_one_path() {
+    fn paths_are_unique() {
         for (i, a) in RESOURCES.iter().enumerate() {
             let duplicate =
                 RESOURCES[..i].iter().find(|b| a.group == b.group && a.plural == b.plural);

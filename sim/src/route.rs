@@ -1,4 +1,4 @@
-//! Reading a request line: which objects a path names, and what its query asks.
+//! Parsing of request paths and queries.
 
 use std::num::{IntErrorKind, ParseIntError};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use crate::object::Name;
 use crate::resource::Resource;
 use crate::status::ApiError;
 
-/// What a path below `/api/v1` or `/apis/GROUP/VERSION` names.
+/// The objects that a path below `/api/v1` or `/apis/GROUP/VERSION` names.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) view: View,
-    /// Empty for cluster-wide kinds, and for all namespaces.
+    /// Empty for cluster-wide kinds and for all namespaces.
     pub(crate) namespace: String,
     pub(crate) name: Option<String>,
     pub(crate) subresource: Option<String>,
@@ -26,7 +26,7 @@ impl Target {
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return None,
         };
-        // A namespace is both an object and a prefix: /namespaces/shop, /namespaces/shop/status.
+        // A namespace is an object as well as a prefix: /namespaces/shop, /namespaces/shop/status.
         let (namespace, rest) = match rest {
             ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => ("", rest),
             ["namespaces", namespace, rest @ ..] => (*namespace, rest),
@@ -51,18 +51,18 @@ impl Target {
         })
     }
 
-    /// The object's name, where the path has one.
+    /// Returns the object's name, if the path contains one.
     pub(crate) fn object_name(&self) -> Option<Name> {
         self.name.as_ref().map(|name| Name::new(&self.namespace, name))
     }
 
-    /// The namespace to select, or all.
+    /// Returns the namespace to select; `None` for all.
     pub(crate) fn selected_namespace(&self) -> Option<&str> {
         (!self.namespace.is_empty()).then_some(self.namespace.as_str())
     }
 }
 
-/// The query parameters we know. Unknown ones are ignored, as by a real server.
+/// The supported query parameters. Unknown ones are ignored, as by a real server.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Query {
     pub(crate) watch: bool,
@@ -102,18 +102,19 @@ impl Query {
         parsed
     }
 
-    /// The size of a page; 0 and less are none.
+    /// Returns the size of a page; `None` if the limit is absent, 0 or negative.
     pub(crate) fn limit(&self) -> Result<Option<usize>, ApiError> {
         Ok(positive(self.limit.as_deref())?.map(|limit| limit as usize))
     }
 
-    /// How long a watch lasts; 0 and less are as long as the server likes.
+    /// Returns the timeout of a watch; `None` if it is absent, 0 or negative, so that the server
+    /// decides.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>, ApiError> {
         let seconds = positive(self.timeout_seconds.as_deref())?;
         Ok(seconds.map(|seconds| Duration::from_secs(seconds.into())))
     }
 
-    /// The resource version as a number; absent and `""` are nothing.
+    /// Returns the resource version as a number; `None` if it is absent or `""`.
     pub(crate) fn version(&self) -> Result<Option<u64>, ApiError> {
         let Some(text) = &self.resource_version else { return Ok(None) };
         text.parse().map(Some).map_err(|_| {
@@ -122,7 +123,7 @@ impl Query {
     }
 }
 
-/// A number, if it is above 0; what is none at all is refused in the words of a real server.
+/// Parses a number; `None` unless it is positive. The error has the wording of a real server.
 fn positive(text: Option<&str>) -> Result<Option<u32>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     let number: i64 = text.parse().map_err(|error: ParseIntError| {

@@ -1,4 +1,4 @@
-//! Label and field selectors: parsed once for each request, asked once for each object.
+//! Label and field selectors: parsed once per request, evaluated once per object.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::resource::Resource;
 use crate::status::ApiError;
 use crate::stencil::is_marked;
 
-/// What a list or watch asks for beyond its kind.
+/// The selector of a list or watch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Selector {
     namespace: Option<String>,
@@ -37,7 +37,8 @@ struct FieldRequirement {
 }
 
 impl Selector {
-    /// Parses the selectors of a request in the forms Kubernetes documents. Empty text selects all.
+    /// Parses the selectors of a request in the formats that Kubernetes documents. Empty text
+    /// selects all.
     pub(crate) fn parse(
         resource: &Resource,
         namespace: Option<&str>,
@@ -64,13 +65,14 @@ impl Selector {
         self.namespace.as_deref()
     }
 
-    /// Whether only the namespace narrows the choice.
+    /// Returns whether only the namespace restricts the selection.
     pub(crate) fn is_plain(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether `object` is selected. Objects are kept encoded, so a selector on anything but names
-    /// reads the object; selectors are rare, and memory for thousands of objects is not.
+    /// Returns whether `object` is selected. Objects are stored encoded, so a selector on more than
+    /// names must decode them. Such selectors are rare, and storing decoded objects would need much
+    /// memory.
     pub(crate) fn matches(&self, object: &Object) -> bool {
         if self.namespace.as_ref().is_some_and(|namespace| **namespace != *object.name.namespace) {
             return false;
@@ -90,7 +92,7 @@ impl Selector {
             && self.fields.iter().all(|requirement| requirement.matches(object))
     }
 
-    /// Whether objects that share all but what is marked may differ in what is asked for.
+    /// Returns whether the selector uses a field that differs between similar objects.
     fn asks_for_marks(&self, shared: &Value) -> bool {
         let labels = &shared["metadata"]["labels"];
         let mut asked = (self.labels.iter().map(|requirement| labels.get(&requirement.key)))
@@ -176,7 +178,8 @@ impl FieldRequirement {
     }
 }
 
-/// The server indexes a few fields of each kind and refuses all others.
+/// Returns whether a field is selectable. A real server indexes a few fields of each kind and
+/// rejects all others.
 fn is_selectable(resource: &Resource, field: &str) -> bool {
     if field == "metadata.name" || (field == "metadata.namespace" && resource.namespaced) {
         return true;
@@ -205,7 +208,7 @@ fn is_selectable(resource: &Resource, field: &str) -> bool {
     fields.contains(&field)
 }
 
-/// `a in (x,y),b` is two requirements.
+/// Splits at commas outside of parentheses: `a in (x,y),b` contains two requirements.
 fn split_outside_parentheses(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
     text.split(move |c| {
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_rather_than_ignored() {
+    fn invalid_selectors_are_refused() {
         for (labels, fields) in [("a b", ""), ("a near (b)", ""), ("", "spec.x=1"), ("", "name")] {
             assert_eq!(selects(labels, fields).map_err(|e| e.code), Err(400), "{labels} {fields}");
         }

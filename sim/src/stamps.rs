@@ -1,65 +1,66 @@
-//! How a receiver knows a change when it sees one, and how long it took to arrive: each change carries
-//! an address that nothing else has, and the moment it was written is kept.
+//! Stamps, by which a receiver recognizes a change and measures its delay: each change contains an
+//! address that nothing else has, and the time at which it was written is recorded.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
 use serde::Serialize;
 
-/// Stamps kept for those who ask later: three hours at a hundred changes a second, in 16 MB.
+/// The number of stamps that are kept for later requests: three hours at 100 changes per second, in 16
+/// MB.
 const KEPT: usize = 1 << 20;
-/// The addresses of stamps, 100.64.0.0/10: none of the plan's are in it.
+/// The range of stamped addresses, 100.64.0.0/10, which the address plan does not use.
 const BASE: u32 = 0x6440_0000;
-/// After so many changes the addresses come again.
+/// The number of changes after which addresses repeat.
 pub(crate) const ADDRESSES: u64 = 1 << 22;
 
 /// One stamped change: from `at_ns` on, `address` is an endpoint of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stamp {
-    /// Counts the stamps of the world, from 1.
+    /// The number of the stamp in the world, from 1.
     pub seq: u64,
-    /// An address that occurs nowhere else in the world: 100.64.0.0 + `seq` (mod 2^22).
+    /// An address that is unique in the world: 100.64.0.0 + `seq` (mod 2^22).
     pub address: Ipv4Addr,
-    /// The cluster changed.
+    /// The changed cluster.
     pub cluster: String,
     /// The service, as `NAMESPACE/NAME`.
     pub service: String,
-    /// The service, as clients in the mesh call it.
+    /// The hostname of the service in the mesh.
     pub hostname: String,
     /// When it was written, on the machine's monotonic clock (`CLOCK_MONOTONIC`), in nanoseconds.
     pub at_ns: u64,
-    /// What changed: where a proxy will see it.
+    /// The kind of the change, which defines where a proxy sees it.
     pub kind: StampKind,
 }
 
-/// What a stamped change is a change of.
+/// The kind of a stamped change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StampKind {
-    /// An endpoint with the address came.
+    /// An endpoint with the address was added.
     Endpoint,
-    /// A pod of a headless service with the address came.
+    /// A pod of a headless service with the address was added.
     HeadlessPod,
-    /// A service came, with the address as its ClusterIP unless it is headless.
+    /// A service was added. The address is its ClusterIP, unless it is headless.
     ServiceAdded,
-    /// A service went. Its address is nowhere.
+    /// A service was removed. The address is not used.
     ServiceRemoved,
 }
 
-/// The address that belongs to a number.
+/// Returns the address for the number of a stamp.
 pub(crate) fn address(seq: u64) -> Ipv4Addr {
     let number = u32::try_from(seq % ADDRESSES).expect("less than 2^22");
     Ipv4Addr::from(BASE | number)
 }
 
-/// Now, on the clock of all stamps.
+/// Returns the current time on the clock of all stamps.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
     u64::try_from(now).unwrap_or_default()
 }
 
-/// A stamp without its names: places in the world's lists of clusters and of services.
+/// A stamp without names: indexes into the world's lists of clusters and services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Noted {
     pub(crate) cluster: u32,
@@ -71,7 +72,7 @@ pub(crate) struct Noted {
 /// The last stamps of a world, in the order of their numbers.
 #[derive(Debug)]
 pub(crate) struct StampLog {
-    /// The number of the first that is kept.
+    /// The number of the first stored stamp.
     first: u64,
     kept: VecDeque<Noted>,
 }
@@ -81,7 +82,7 @@ impl StampLog {
         StampLog { first: 1, kept: VecDeque::new() }
     }
 
-    /// The number of the next one.
+    /// Returns the number of the next stamp.
     pub(crate) fn next(&self) -> u64 {
         self.first + self.kept.len() as u64
     }
@@ -94,7 +95,7 @@ impl StampLog {
         self.kept.push_back(stamp);
     }
 
-    /// Up to `limit` stamps after number `since`, oldest first, with their numbers.
+    /// Returns at most `limit` stamps after number `since`, oldest first, with their numbers.
     pub(crate) fn after(&self, since: u64, limit: usize) -> Vec<(u64, Noted)> {
         let known = since.saturating_add(1).saturating_sub(self.first);
         let known = usize::try_from(known).map_or(self.kept.len(), |n| n.min(self.kept.len()));
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_with_the_last_number_misses_none() {
+    fn no_stamp_is_missed_after_the_last_number() {
         let mut log = StampLog::new();
         for at_ns in 0..5 {
             log.push(Noted { cluster: 0, service: 0, at_ns, kind: StampKind::Endpoint });
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_and_numbers_stay() {
+    fn oldest_stamps_are_removed_and_numbers_continue() {
         let mut log = StampLog::new();
         for _ in 0..=KEPT {
             log.push(Noted { cluster: 0, service: 0, at_ns: 0, kind: StampKind::Endpoint });
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_count_with_the_numbers() {
+    fn addresses_follow_the_numbers() {
         assert_eq!(address(1), Ipv4Addr::new(100, 64, 0, 1));
         assert_eq!(address(300), Ipv4Addr::new(100, 64, 1, 44));
         assert_eq!(address(ADDRESSES + 1), address(1));

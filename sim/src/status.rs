@@ -1,27 +1,27 @@
-//! What the API server answers when it refuses: a `Status` object with the code, reason and wording
-//! that Kubernetes clients look for.
+//! Error responses of the API server: a `Status` object with the code, reason and wording that
+//! Kubernetes clients expect.
 
 use serde_json::{Value, json};
 
 use crate::resource::Resource;
 
-/// A refusal, as it goes over the wire.
+/// An error response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
-    /// HTTP status, repeated in the body.
+    /// The HTTP status, repeated in the body.
     pub code: u16,
     /// The machine-readable reason, such as `NotFound`.
     pub reason: &'static str,
-    /// The text for people.
+    /// The message for people.
     pub message: String,
-    /// Seconds for the `Retry-After` header and `details.retryAfterSeconds`.
+    /// Seconds for the header `Retry-After` and for `details.retryAfterSeconds`.
     pub retry_after_seconds: Option<u64>,
     details: Option<Value>,
     continue_token: Option<String>,
 }
 
 impl ApiError {
-    /// A refusal without details.
+    /// Returns an error without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> ApiError {
         ApiError {
             code,
@@ -98,7 +98,7 @@ impl ApiError {
         ApiError::new(422, "Invalid", message).about(resource, name)
     }
 
-    /// Options of a list or watch that don't go together.
+    /// Returns the error for an invalid combination of list or watch options.
     pub(crate) fn invalid_options(field: &str, why: &str) -> ApiError {
         let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {field}: {why}");
         let mut error = ApiError::new(422, "Invalid", message);
@@ -106,18 +106,19 @@ impl ApiError {
         error
     }
 
-    /// A watch whose start was compacted away.
+    /// Returns the error for a watch from a compacted version.
     pub(crate) fn too_old(requested: u64, oldest: u64) -> ApiError {
         let message = format!("too old resource version: {requested} ({oldest})");
         ApiError::new(410, "Expired", message)
     }
 
-    /// A list at an exact version that was compacted away.
+    /// Returns the error for a list at a compacted exact version.
     pub(crate) fn list_too_old() -> ApiError {
         ApiError::new(410, "Expired", "The resourceVersion for the provided list is too old.")
     }
 
-    /// `fresh` continues at the same place with what is there now.
+    /// Returns the error for an expired continue token. `fresh` continues at the same position in
+    /// the current state.
     pub(crate) fn continue_expired(fresh: String) -> ApiError {
         let message = "The provided continue parameter is too old to display a consistent list \
             result. You can start a new list without the continue parameter, or use the continue \
@@ -150,7 +151,7 @@ impl ApiError {
         error
     }
 
-    /// A failure of the server, with the reason that belongs to `code`.
+    /// Returns a server error, with the reason for `code`.
     pub(crate) fn server_error(code: u16) -> ApiError {
         let (reason, message) = match code {
             503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),
@@ -166,7 +167,7 @@ impl ApiError {
         self
     }
 
-    /// The `Status` object of this refusal.
+    /// Returns the `Status` object.
     pub fn to_status(&self) -> Value {
         let mut metadata = json!({});
         if let Some(token) = &self.continue_token {

@@ -1,13 +1,14 @@
-//! One object in many copies: encoded once, with marks where the copies differ.
+//! Stencils: an object that exists in many similar copies is encoded once, with marks where the
+//! copies differ.
 //!
-//! A world of half a million pods keeps a few stencils and writes each pod when somebody asks for it.
-//! It works for JSON and for protobuf, whose lengths change with what is filled in.
+//! A world of half a million pods stores a few stencils and encodes each pod on access. Stencils
+//! support JSON and protobuf, whose length fields depend on the inserted values.
 
 use serde_json::Value;
 
 use crate::protobuf::{sized_length, write_varint};
 
-/// Encoded text with places for values, which are filled in as they are: they need no escapes.
+/// Encoded text with placeholders for values. Values are inserted without escaping.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stencil {
     nodes: Vec<Node>,
@@ -16,33 +17,33 @@ pub(crate) struct Stencil {
 /// A part of a [`Stencil`].
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Node {
-    /// The same in all copies.
+    /// Text that is equal in all copies.
     Text(Vec<u8>),
-    /// Value number so-and-so of [`Stencil::fill`].
+    /// A value, by its index in the argument of [`Stencil::fill`].
     Value(usize),
-    /// These, after their length in bytes as protobuf writes it.
+    /// Parts that are preceded by their length in bytes, as in protobuf.
     Sized(Vec<Node>),
 }
 
-/// What stands within a string of an object for value number `i`.
+/// Returns the mark that represents value `i` in a string of an object.
 pub(crate) fn mark(i: usize) -> String {
     format!("@@{i}@@")
 }
 
-/// Whether copies differ in a string of an object.
+/// Returns whether a string of an object differs between copies.
 pub(crate) fn is_marked(text: &str) -> bool {
     text.contains("@@")
 }
 
-/// What stands in an object in the place of a whole list that value number `i` brings encoded.
+/// Returns the mark that represents an entire list, which value `i` provides in encoded form.
 pub(crate) fn block(i: usize) -> String {
     format!("@@!{i}!@@")
 }
 
-/// A text cut at its marks.
+/// Splits a text at its marks.
 pub(crate) fn pieces(text: &str) -> Vec<Node> {
     let mut nodes = Vec::new();
-    // Between two marks there is text, so texts and numbers take turns.
+    // There is text between two marks, so texts and indexes alternate.
     for (i, piece) in text.split("@@").enumerate() {
         match piece.parse() {
             Ok(number) if i % 2 == 1 => nodes.push(Node::Value(number)),
@@ -53,26 +54,26 @@ pub(crate) fn pieces(text: &str) -> Vec<Node> {
     nodes
 }
 
-/// The value that stands for a whole list, if one does.
+/// Returns the placeholder if the value is the mark of an entire list.
 pub(crate) fn block_in(value: &Value) -> Option<Node> {
     let number = value.as_str()?.strip_prefix("@@!")?.strip_suffix("!@@")?;
     number.parse().ok().map(Node::Value)
 }
 
 impl Stencil {
-    /// Of an object whose strings contain marks.
+    /// Builds a stencil from an object whose strings contain marks.
     pub(crate) fn json(object: &Value) -> Stencil {
         let text = object.to_string();
-        // A block is a string only until it is filled in.
+        // The mark of a list is a string only until it is replaced.
         Stencil { nodes: pieces(&text.replace("\"@@!", "@@").replace("!@@\"", "@@")) }
     }
 
-    /// Of parts; those that never change become one.
+    /// Builds a stencil from parts, and joins adjacent constant parts.
     pub(crate) fn of(nodes: Vec<Node>) -> Stencil {
         Stencil { nodes: joined(nodes) }
     }
 
-    /// Appends a copy with these values at the marks.
+    /// Appends a copy with these values.
     pub(crate) fn fill(&self, values: &[&[u8]], out: &mut Vec<u8>) {
         fill(&self.nodes, values, out);
     }
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_the_object_with_its_values() {
+    fn copy_contains_the_values() {
         let object =
             json!({"a": mark(0), "b": [format!("x-{}-{}", mark(11), mark(0))], "c": block(2)});
         let mut values: Vec<&[u8]> = vec![b""; 12];
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_follow_what_is_filled_in() {
+    fn lengths_depend_on_the_values() {
         let inner = vec![Node::Text(b"ab".to_vec()), Node::Value(0)];
         let stencil = Stencil::of(vec![Node::Sized(vec![Node::Sized(inner)])]);
         for (length, head) in [(0, &[3, 2][..]), (124, &[127, 126]), (126, &[130, 1, 128, 1])] {

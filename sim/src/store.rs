@@ -1,10 +1,11 @@
 //! The objects of one simulated cluster, with the history that watches read.
 //!
-//! Owns every object, the growing resource version, and for each kind a bounded list of the last
-//! changes. Watches hold no queue: each remembers the version it has seen and asks for what came after,
-//! so a slow one costs nothing and a very slow one is told 410, as by a real server.
+//! The store owns all objects, the increasing resource version, and a bounded history of changes per
+//! kind. Watches have no queue: each one remembers the version that it has seen and reads the later
+//! changes. Therefore a slow watch costs nothing, and a very slow one receives 410, as from a real
+//! server.
 //!
-//! What an object looks like is its own affair; the store reads one only where a client changes it.
+//! The store decodes an object only when a client changes it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -23,35 +24,35 @@ use crate::select::Selector;
 use crate::status::ApiError;
 use crate::weight;
 
-/// How many changes of one kind a store remembers unless told otherwise.
+/// The default number of changes per kind that a store keeps.
 pub const DEFAULT_HISTORY: usize = 2048;
-/// How many of these, the last ones, are kept in the form that watchers get.
+/// The number of recent changes whose encoded events are kept.
 const DRAWN_MAX: usize = 64;
 
-/// What happened to one object.
+/// A change of one object.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) before: Option<Arc<Object>>,
-    /// The state after the change; for a deletion the last state, at the version of the deletion.
+    /// The state after the change. For a deletion, the last state with the version of the deletion.
     pub(crate) now: Arc<Object>,
     pub(crate) deleted: bool,
-    /// What watchers get, written for the first of them.
+    /// The encoded event, which is created for the first watcher.
     pub(crate) drawn: Arc<Drawn>,
 }
 
-/// The event of a change in both forms, each written when first asked for.
+/// The event of a change in both encodings, each created on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Drawn {
     pub(crate) json: OnceLock<Event>,
     pub(crate) protobuf: OnceLock<Event>,
 }
 
-/// A whole event as it is sent.
+/// A complete encoded event.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// `ADDED`, `MODIFIED` or `DELETED`: as most watchers see the change, and the first did.
+    /// `ADDED`, `MODIFIED` or `DELETED`, as the first watcher and most others see the change.
     pub(crate) kind: &'static str,
-    /// Of the API.
+    /// The API version.
     pub(crate) version: &'static str,
     pub(crate) bytes: Bytes,
 }
@@ -62,7 +63,7 @@ impl Change {
     }
 }
 
-/// The moment a list shows.
+/// The version that a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum At {
     Now,
@@ -75,12 +76,12 @@ pub(crate) enum At {
 pub(crate) struct Page {
     pub(crate) objects: Vec<Arc<Object>>,
     pub(crate) version: u64,
-    /// Where the next page starts, if there is one.
+    /// The last name on this page, if another page follows.
     pub(crate) after: Option<Name>,
     pub(crate) remaining: Option<usize>,
 }
 
-/// Everything of a store at one moment, to return to.
+/// The content of a store at one moment, which can be restored.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     version: u64,
@@ -98,7 +99,7 @@ pub struct Store {
 #[derive(Debug)]
 struct State {
     version: u64,
-    /// One for each row of [`RESOURCES`], in its order.
+    /// One table per row of [`RESOURCES`], in the same order.
     tables: Vec<Table>,
     next_cluster_ip: u32,
 }
@@ -106,16 +107,17 @@ struct State {
 #[derive(Debug)]
 struct Table {
     objects: BTreeMap<Name, Arc<Object>>,
-    /// Oldest first, so versions rise.
+    /// Oldest first, with increasing versions.
     history: VecDeque<Change>,
-    /// Changes up to this version are forgotten.
+    /// Changes up to this version have been removed.
     compacted: u64,
     changed: watch::Sender<u64>,
 }
 
 impl Store {
-    /// A store with the namespaces every cluster has. All UIDs follow from `identity`: two stores with
-    /// the same one look like the same cluster. `history` bounds the remembered changes of each kind.
+    /// Returns a store with the namespaces of every cluster. All UIDs are derived from `identity`: two
+    /// stores with the same value look like the same cluster. `history` limits the changes that are
+    /// kept per kind.
     pub fn new(identity: &str, history: usize) -> Store {
         let table = || Table {
             objects: BTreeMap::new(),
@@ -136,16 +138,16 @@ impl Store {
         store
     }
 
-    /// The version of the last change.
+    /// Returns the version of the last change.
     pub fn version(&self) -> u64 {
         self.lock().version
     }
 
-    /// Creates the object or replaces it, status included; a missing namespace is made. For scripts
-    /// and tests, which state what is, where a client of the API would have to take several steps.
+    /// Creates or replaces the object, including its status, and creates a missing namespace. It is
+    /// meant for scripts and tests; a client of the API needs several requests for this.
     ///
     /// # Errors
-    /// An unknown kind, or an object without a name.
+    /// The kind is unknown, or the object has no name.
     pub fn apply(&self, mut object: Value) -> Result<Arc<Object>, ApiError> {
         let api_version = text(&object, "/apiVersion").unwrap_or("v1").to_owned();
         let kind = text(&object, "/kind").unwrap_or_default().to_owned();
@@ -174,7 +176,7 @@ impl Store {
         }
     }
 
-    /// For several changes of a generated world that watchers are to see at once.
+    /// Returns a guard for several changes to a generated world that watchers see at once.
     pub(crate) fn at_once(&self) -> AtOnce<'_> {
         AtOnce { store: self, state: self.lock() }
     }
@@ -211,8 +213,8 @@ impl Store {
         Ok(self.insert(&mut state, resource, object))
     }
 
-    /// Puts `change(current)` in the place of the current object. Equal content is no change: it gets
-    /// no version and nobody hears of it.
+    /// Replaces the current object with `change(current)`. If the content is equal, nothing changes:
+    /// there is no new version and no event.
     pub(crate) fn update(
         &self,
         resource: &'static Resource,
@@ -227,7 +229,8 @@ impl Store {
         Ok(self.replace(&mut state, resource, &current, wanted, dry_run))
     }
 
-    /// Deletes an object; with a namespace goes all that is in it. `check` may still refuse.
+    /// Deletes an object. Deleting a namespace also deletes its content. `check` may refuse the
+    /// deletion.
     pub(crate) fn delete_if(
         &self,
         resource: &'static Resource,
@@ -247,14 +250,14 @@ impl Store {
     /// Deletes by kind (`Pod`, `pods` or `po`) and name; `""` is the namespace of cluster-wide kinds.
     ///
     /// # Errors
-    /// An unknown kind, or an absent object.
+    /// The kind is unknown, or the object does not exist.
     pub fn delete(&self, kind: &str, namespace: &str, name: &str) -> Result<(), ApiError> {
         let resource = Resource::by_name(kind)
             .ok_or_else(|| ApiError::bad_request(format!("no kind {kind:?}")))?;
         self.delete_if(resource, &Name::new(namespace, name), |_| Ok(())).map(|_| ())
     }
 
-    /// One object by kind (`Pod`, `pods` or `po`) and name.
+    /// Returns an object by kind (`Pod`, `pods` or `po`) and name.
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
         self.find(Resource::by_name(kind)?, &Name::new(namespace, name))
     }
@@ -263,17 +266,17 @@ impl Store {
         self.lock().table(resource).objects.get(name).cloned()
     }
 
-    /// All objects of a kind, by name.
+    /// Returns all objects of a kind, sorted by name.
     pub fn all(&self, kind: &str) -> Vec<Arc<Object>> {
         Resource::by_name(kind)
             .map(|resource| self.lock().table(resource).objects.values().cloned().collect())
             .unwrap_or_default()
     }
 
-    /// One page, as it was at the moment asked for: pages of one list never mix two moments.
+    /// Returns one page at the requested version. All pages of a list show the same version.
     ///
     /// # Errors
-    /// 410 when that moment is forgotten, 504 when it has not come yet.
+    /// 410 if that version has been compacted, 504 if it does not exist yet.
     pub(crate) fn list(
         &self,
         resource: &Resource,
@@ -325,11 +328,11 @@ impl Store {
         Ok(Page { objects: page, version, after, remaining })
     }
 
-    /// Up to `limit` changes of a kind after version `since`, oldest first, and the version up to which
-    /// the caller is then informed.
+    /// Returns at most `limit` changes of a kind after version `since`, oldest first, and the version
+    /// up to which the caller has then seen all changes.
     ///
     /// # Errors
-    /// 410 when changes after `since` are forgotten.
+    /// 410 if changes after `since` have been removed.
     pub(crate) fn changes(
         &self,
         resource: &Resource,
@@ -351,13 +354,14 @@ impl Store {
         Ok((changes, seen))
     }
 
-    /// Told the version of each change of a kind; a reader that sleeps sees only the last.
+    /// Returns a receiver for the version of the last change of a kind. A slow reader sees only the
+    /// latest value.
     pub(crate) fn subscribe(&self, resource: &Resource) -> watch::Receiver<u64> {
         self.lock().table(resource).changed.subscribe()
     }
 
-    /// Forgets all history, as etcd does every few minutes: every watch is told 410 and every
-    /// continue token expires, so that all clients list again.
+    /// Removes all history, as etcd does every few minutes: every watch receives 410 and every continue
+    /// token expires, so all clients list again.
     pub fn compact(&self) {
         let mut state = self.lock();
         state.version += 1;
@@ -367,15 +371,15 @@ impl Store {
         }
     }
 
-    /// What is there now.
+    /// Returns the current content.
     pub fn snapshot(&self) -> Snapshot {
         let state = self.lock();
         let objects = state.tables.iter().map(|table| table.objects.clone()).collect();
         Snapshot { version: state.version, objects }
     }
 
-    /// Goes back to a snapshot, versions included, as after an etcd restore. Watches that have seen
-    /// later versions hear nothing, so stop the server around it as an operator would.
+    /// Restores a snapshot, including its versions, as after an etcd restore. Watches that have seen
+    /// later versions receive nothing, so stop the server meanwhile, as an operator would.
     pub fn restore(&self, snapshot: Snapshot) {
         let mut state = self.lock();
         state.version = snapshot.version;
@@ -386,15 +390,16 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock can only come from a full memory; the state is never half written.
+        // The state is never partially written: only a failed allocation can panic under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills in what the server adds to any new object.
+    /// Sets the fields that the server adds to any new object.
     fn complete(&self, state: &mut State, resource: &Resource, object: &mut Value) {
         let name = text(object, "/metadata/name").unwrap_or_default();
         let namespace = text(object, "/metadata/namespace").unwrap_or_default();
-        // The default namespaces keep their UIDs whatever came before; a re-created object is another.
+        // Default namespaces always have the same UIDs. Any other object that is created again has a
+        // new UID.
         let nonce = if resource.plural == "namespaces" { 0 } else { state.version };
         let uid = uid(&[&self.identity, resource.plural, namespace, name], nonce);
         let metadata = &mut object["metadata"];
@@ -491,14 +496,14 @@ impl Store {
     }
 }
 
-/// Changes that nobody sees before all of them are made: a watcher then sends them in one go.
+/// Changes that become visible at once, so that a watcher sends them together.
 pub(crate) struct AtOnce<'a> {
     store: &'a Store,
     state: MutexGuard<'a, State>,
 }
 
 impl AtOnce<'_> {
-    /// Creates or replaces an object; its namespace exists.
+    /// Creates or replaces an object in an existing namespace.
     pub(crate) fn put(&mut self, resource: &'static Resource, name: Name, sketch: Arc<dyn Sketch>) {
         self.state.version += 1;
         let version = self.state.version;
@@ -508,7 +513,7 @@ impl AtOnce<'_> {
         table.record(Change::new(before, now, false), self.store.history);
     }
 
-    /// Keeps encoded what is there.
+    /// Stores the protobuf encoding of all objects.
     pub(crate) fn keep_protobuf(&self) {
         for (resource, table) in RESOURCES.iter().zip(&self.state.tables) {
             let message =
@@ -521,7 +526,7 @@ impl AtOnce<'_> {
         }
     }
 
-    /// Deletes an object, if it is there.
+    /// Deletes an object if it exists.
     pub(crate) fn delete(&mut self, resource: &'static Resource, name: &Name) {
         if let Some(current) = self.state.table(resource).objects.get(name).cloned() {
             self.store.remove(&mut self.state, resource, &current);
@@ -551,7 +556,7 @@ impl Table {
         }
         let version = change.now.version;
         self.history.push_back(change);
-        // A watcher so far behind pays for itself; the others shall not pay in memory.
+        // A watcher that is far behind encodes events again, so that they need not be kept in memory.
         if let Some(stale) = self.history.len().checked_sub(DRAWN_MAX + 1) {
             self.history[stale].drawn = Arc::default();
         }
@@ -569,7 +574,7 @@ impl Table {
         self.changed.send_replace(version);
     }
 
-    /// The objects as they were right after `version`: later changes undone, newest first.
+    /// Returns the objects right after `version`, by reverting later changes, newest first.
     fn rolled_back_to(&self, version: u64) -> BTreeMap<Name, Arc<Object>> {
         let mut objects = self.objects.clone();
         for change in self.history.iter().rev().take_while(|c| c.now.version > version) {
@@ -582,7 +587,7 @@ impl Table {
     }
 }
 
-/// The text at a JSON pointer; empty text counts as absent, as in Kubernetes.
+/// Returns the text at a JSON pointer. Empty text is treated as absent, as in Kubernetes.
 pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
     value.pointer(pointer)?.as_str().filter(|text| !text.is_empty())
 }
@@ -600,7 +605,7 @@ fn differs_beyond_metadata(a: &Value, b: &Value) -> bool {
     content(a) != content(b)
 }
 
-/// A UUID that follows from its parts, so that the same world has the same UIDs in every run.
+/// Returns a UUID that is derived from its parts, so that a world has the same UIDs in every run.
 pub(crate) fn uid(parts: &[&str], nonce: u64) -> String {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0])).chain(nonce.to_be_bytes());
     // FNV-1a, 128 bits.
@@ -628,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_at_an_exact_version_shows_that_moment() {
+    fn list_at_an_exact_version_shows_its_objects() {
         let store = Store::new("c1", 100);
         for name in ["a", "b", "c"] {
             store.apply(config_map(name, "1")).expect("valid");
@@ -646,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_content_is_no_change() {
+    fn equal_content_does_not_change_the_version() {
         let store = Store::new("c1", 100);
         store.apply(config_map("a", "1")).expect("valid");
         let version = store.version();
@@ -655,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_bounded_and_says_so() {
+    fn removed_history_is_reported() {
         let store = Store::new("c1", 2);
         let start = store.version();
         for value in ["1", "2", "3"] {
@@ -670,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compaction_makes_every_earlier_watch_too_old() {
+    fn compaction_expires_earlier_versions() {
         let store = Store::new("c1", 100);
         let before = store.version();
         store.compact();
@@ -679,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_namespace_takes_its_content_along() {
+    fn deleting_a_namespace_deletes_its_content() {
         let store = Store::new("c1", 100);
         let mut inside = config_map("a", "1");
         inside["metadata"]["namespace"] = json!("shop");
@@ -689,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_identity_has_the_same_kube_system_uid() {
+    fn same_identity_gives_the_same_kube_system_uid() {
         let uid = |identity| {
             Store::new(identity, 1)
                 .get("ns", "", "kube-system")

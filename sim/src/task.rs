@@ -1,5 +1,5 @@
-//! Where this crate starts tasks. The product runs its own under a supervisor; a simulator that tests
-//! use must not need one, so a panic here ends only the task and shows on stderr.
+//! The function that starts tasks. The product starts tasks under a supervisor, but a simulator for
+//! tests must not need one. A panic ends only the task and is printed to stderr.
 
 use std::future::Future;
 

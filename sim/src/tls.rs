@@ -1,5 +1,5 @@
-//! Certificates of the simulated servers: one authority for the process, made when first needed and
-//! never written anywhere, and a certificate of its own for each server.
+//! Certificates of the simulated servers: one authority per process, created on first use and never
+//! stored, and a separate certificate per server.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,17 +8,18 @@ use rustls::{CipherSuite, ServerConfig};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// The certificate a server shows; all but the first make every careful client hang up.
+/// The kind of certificate that a server presents. Clients that verify certificates accept only the
+/// first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Certificate {
     /// For `127.0.0.1`, `::1` and `localhost`, signed by the authority in the kubeconfig.
     #[default]
     Valid,
-    /// Ended in 2020.
+    /// Expired in 2020.
     Expired,
-    /// For a name nobody asked for.
+    /// For another hostname.
     WrongName,
-    /// Signed by an authority that is not the one in the kubeconfig.
+    /// Signed by another authority than the one in the kubeconfig.
     UnknownAuthority,
 }
 
@@ -41,12 +42,12 @@ impl Authority {
     }
 }
 
-/// The PEM of the authority that all kubeconfigs carry.
+/// Returns the certificate of the authority in all kubeconfigs, in PEM.
 pub(crate) fn authority_pem() -> &'static str {
     &AUTHORITY.pem
 }
 
-/// TLS for one server, which speaks HTTP/1.1 and, where it is to, HTTP/2.
+/// Returns the TLS acceptor of a server with HTTP/1.1 and, if enabled, HTTP/2.
 pub(crate) fn acceptor(kind: Certificate, http2: bool) -> TlsAcceptor {
     let names = match kind {
         Certificate::WrongName => vec!["elsewhere.example".to_owned()],
@@ -66,7 +67,7 @@ pub(crate) fn acceptor(kind: Certificate, http2: bool) -> TlsAcceptor {
     let certificate = signed.expect("a plain server certificate encodes");
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let mut provider = rustls::crypto::ring::default_provider();
-    // The server chooses, as those written in Go do, and what they choose.
+    // The server chooses the cipher suite, and prefers the same one as servers written in Go.
     let preferred = CipherSuite::TLS13_AES_128_GCM_SHA256;
     provider.cipher_suites.sort_by_key(|suite| suite.suite() != preferred);
     let mut config = ServerConfig::builder_with_provider(Arc::new(provider))

@@ -1,4 +1,4 @@
-//! Bearer tokens: the administrator's, and those that service accounts were given, signed as a real server signs.
+//! Bearer tokens: that of the administrator, and those of service accounts, signed as by a real server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,24 +12,24 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::{Value, json};
 
-/// Who issues the tokens of every cluster: the usual name, under which each has a key of its own.
+/// The token issuer of every cluster: the usual name, with a different key in each cluster.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc";
 
-/// The tokens a cluster accepts.
+/// The tokens that a cluster accepts.
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    /// Whether requests need one at all.
+    /// Whether requests need a token.
     needed: bool,
     known: Mutex<BTreeMap<String, Token>>,
     signer: Signer,
 }
 
-/// A token that counts.
+/// A valid token.
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
-    /// Whose it is.
+    /// The user of the token.
     pub(crate) user: String,
-    /// What it says; nothing for the administrator's.
+    /// The claims; null for the administrator's token.
     pub(crate) claims: Value,
     expires: Option<Instant>,
 }
@@ -59,7 +59,7 @@ impl Signer {
 }
 
 impl Tokens {
-    /// With the administrator's token, or open to everybody.
+    /// Accepts the administrator's token, or all requests if there is none.
     pub(crate) fn new(admin: Option<&str>) -> Tokens {
         let signer = Signer::new();
         let tokens = Tokens { needed: admin.is_some(), known: Mutex::default(), signer };
@@ -69,7 +69,7 @@ impl Tokens {
         tokens
     }
 
-    /// From now on only this one counts, as the administrator's.
+    /// Replaces all tokens with a new one for the administrator.
     pub(crate) fn replace_all(&self, admin: &str) {
         let user = "system:admin".to_owned();
         let token = Token { user, claims: Value::Null, expires: None };
@@ -78,7 +78,7 @@ impl Tokens {
         known.insert(admin.to_owned(), token);
     }
 
-    /// Who sends this `Authorization` header, if anybody we know.
+    /// Returns the user for a header `Authorization`; `None` if the token is unknown.
     pub(crate) fn user_of_header(&self, authorization: &str) -> Option<String> {
         if !self.needed {
             return Some("system:anonymous".to_owned());
@@ -86,7 +86,7 @@ impl Tokens {
         self.find(authorization.strip_prefix("Bearer ")?).map(|token| token.user)
     }
 
-    /// What a token says, if it counts.
+    /// Returns a token if it is valid.
     pub(crate) fn find(&self, token: &str) -> Option<Token> {
         let known = self.lock();
         let token = known.get(token)?;
@@ -94,7 +94,7 @@ impl Tokens {
         (!expired).then(|| token.clone())
     }
 
-    /// A fresh token.
+    /// Issues a new token.
     pub(crate) fn issue(&self, user: String, claims: &Value, lifetime: Duration) -> String {
         let header = json!({"alg": "ES256", "kid": self.signer.id});
         let [header, text] = [&header, claims].map(|v| URL_SAFE_NO_PAD.encode(v.to_string()));
@@ -107,7 +107,7 @@ impl Tokens {
         token
     }
 
-    /// The answer for a page about the issuer, or nothing if the path is none.
+    /// Returns the content type and document for a path of the issuer; `None` for other paths.
     pub(crate) fn page(&self, path: &str) -> Option<(&'static str, Value)> {
         match path {
             "/.well-known/openid-configuration" => {

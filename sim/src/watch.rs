@@ -1,7 +1,7 @@
-//! One watch: from a start, through the changes its selector lets through, to its end.
+//! One watch, from its start, through the changes that its selector matches, to its end.
 //!
-//! A watch owns a cursor and nothing else; what it sends comes from the store each time it wakes. It
-//! ends when its time is over, its version is forgotten, or its client is gone.
+//! A watch only owns a cursor. Whenever it wakes, it reads the changes from the store. It ends when
+//! its timeout expires, its version is compacted, or its client disconnects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use crate::http::ApiServer;
 use crate::select::Selector;
 use crate::store::{At, Change};
 
-/// Where a watch begins.
+/// The start of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// With an ADDED event for each object there is.
+    /// Sends an ADDED event for each existing object first.
     Initial {
-        /// Whether a bookmark then says that these were all: a streaming list.
+        /// Whether a bookmark marks the end of these events (streaming list).
         marked: bool,
     },
-    /// With the next change.
+    /// Starts with the next change.
     Now,
-    /// With the changes after this version.
+    /// Starts with the changes after this version.
     After(u64),
 }
 
-/// What a client asked to watch.
+/// A watch request.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) view: View,
@@ -40,11 +40,11 @@ pub(crate) struct Watch {
     pub(crate) timeout: Duration,
 }
 
-/// Changes taken from the store at once.
+/// The maximum number of changes read from the store at once.
 const BATCH: usize = 256;
 
 impl Watch {
-    /// Sends events until the watch is over.
+    /// Sends events until the watch ends.
     pub(crate) async fn run(self, server: Arc<ApiServer>, out: mpsc::Sender<Bytes>) {
         let started = Instant::now();
         tokio::select! {
@@ -54,7 +54,7 @@ impl Watch {
         }
     }
 
-    /// At the timeout asked for, or earlier if a fault says so.
+    /// Waits for the requested timeout, or less if a fault closes watches.
     async fn time_is_over(&self, server: &ApiServer, started: Instant) {
         let mut faults = server.faults.subscribe();
         loop {
@@ -104,7 +104,7 @@ impl Watch {
                 bookmark_due = false;
             }
             let chunk = match events.len() {
-                // The bytes that all watchers share.
+                // A single event stays in the buffer that all watchers share.
                 0 | 1 => events.pop(),
                 _ => Some(events.concat().into()),
             };
@@ -122,7 +122,7 @@ impl Watch {
         }
     }
 
-    /// The version that the initial events show; nothing if the client has gone.
+    /// Sends the initial events. Returns their version; `None` if the client has disconnected.
     async fn send_initial(
         &self,
         server: &ApiServer,
@@ -131,7 +131,7 @@ impl Watch {
     ) -> Option<u64> {
         let page =
             server.store.list(self.view.resource, &self.selector, At::Now, None, None).ok()?;
-        // The last object of a chunk may go beyond its size.
+        // The last object of a chunk may exceed the chunk size.
         let empty = || Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 16);
         let mut chunk = empty();
         for object in &page.objects {
@@ -149,8 +149,8 @@ impl Watch {
         Some(page.version)
     }
 
-    /// The changes as this watcher sees them: an object that leaves the selection is deleted, one that
-    /// enters it is added.
+    /// Encodes the changes for this watcher: an object that leaves the selection is reported as
+    /// deleted, and one that enters it as added.
     fn encode(&self, changes: &[Change]) -> Vec<Bytes> {
         let mut out = Vec::new();
         for Change { before, now, deleted, drawn } in changes {

@@ -1,14 +1,14 @@
-//! What real objects carry besides what anybody here reads: field ownership, annotations, conditions.
-//! A client that is fast only on lean objects shall not look fast.
+//! Realistic additional content of objects that nothing here reads: field ownership, annotations,
+//! conditions. Without it, a client that is fast only with small objects would appear fast.
 
 use serde_json::{Value, json};
 
 use crate::resource::{Family, Resource};
 
-/// All generated objects are from this moment, so that the same seed gives the same bytes.
+/// The creation time of all generated objects, so that the same seed gives the same bytes.
 pub(crate) const CREATED: &str = "2026-01-01T00:00:00Z";
 
-/// A Service as an operator applied it with Helm.
+/// Adds the content of a Service that was applied with Helm.
 pub(crate) fn service(mut service: Value) -> Value {
     let labels = &mut service["metadata"]["labels"];
     labels["app.kubernetes.io/managed-by"] = json!("Helm");
@@ -41,7 +41,7 @@ pub(crate) fn service(mut service: Value) -> Value {
     with_owner(service, "helm", owned)
 }
 
-/// A slice as its controller writes it.
+/// Adds the content that the controller of slices writes.
 pub(crate) fn endpoint_slice(mut slice: Value) -> Value {
     slice["metadata"]["annotations"] =
         json!({"endpoints.kubernetes.io/last-change-trigger-time": CREATED});
@@ -66,7 +66,7 @@ pub(crate) fn endpoint_slice(mut slice: Value) -> Value {
     with_owner(slice, "kube-controller-manager", owned)
 }
 
-/// A pod with a sidecar, as a kubelet reports it.
+/// Adds the content of a pod with a sidecar, as a kubelet reports it.
 pub(crate) fn pod(mut pod: Value) -> Value {
     let name = pod["spec"]["containers"][0]["name"].clone();
     let image = pod["spec"]["containers"][0]["image"].clone();
@@ -128,7 +128,7 @@ pub(crate) fn pod(mut pod: Value) -> Value {
     with_owner(pod, "kubelet", owned)
 }
 
-/// A node with what kubelets report of themselves.
+/// Adds the content that kubelets report about nodes.
 pub(crate) fn node(mut node: Value) -> Value {
     let amounts = json!({"cpu": "16", "memory": "65843324Ki", "pods": "110", "ephemeral-storage": "206291924Ki"});
     node["status"]["capacity"] = amounts.clone();
@@ -153,12 +153,12 @@ fn with_owner(mut object: Value, manager: &str, fields: Value) -> Value {
     object
 }
 
-/// The release whose kinds [`Family::GatewayApi`] has, in its standard channel.
+/// The release whose standard channel contains the kinds of [`Family::GatewayApi`].
 const GATEWAY_API_RELEASE: &str = "v1.6.0";
 
-/// A definition of a custom kind, without its schema.
+/// Returns the definition of a custom kind, without its schema.
 pub(crate) fn definition(row: &Resource) -> Value {
-    // Clients look here whether a kind is as they know it.
+    // Clients check this annotation to see whether they support the release.
     let annotations = match row.family {
         Family::GatewayApi => {
             json!({"gateway.networking.k8s.io/bundle-version": GATEWAY_API_RELEASE})

@@ -1,9 +1,9 @@
-//! Many clusters from one seed: the load of tests, benches and demos.
+//! Many clusters from one seed, as load for tests, benches and demos.
 //!
-//! Owns the clusters and the plan they were made from, and plays the controllers that a simulated
-//! cluster lacks: it replaces endpoints, scales and rolls out. Each endpoint it writes later carries an
-//! address used once in the world, a stamp by which a receiver recognises the change. As a controller
-//! does, it knows which endpoints a service has and writes over what others make of its slices.
+//! A world owns its clusters and their plan, and acts as the controllers that a simulated cluster lacks: it
+//! replaces endpoints, scales and rolls out. Each endpoint that it adds later has a unique address, a stamp
+//! by which a receiver recognizes the change. Like a controller, it overwrites changes of others to its
+//! slices.
 
 mod plan;
 mod sketches;
@@ -30,49 +30,49 @@ use crate::weight;
 use plan::{Place, Plan, Pod, as_u32, node_name, slice_name};
 use sketches::{Scene, What};
 
-/// As often as real API servers send them. Thousands of quiet watches cost what theirs would.
+/// The interval of real API servers, so that thousands of idle watches cost as much as theirs.
 const BOOKMARKS: Duration = Duration::from_secs(60);
 
-/// The most characters of a label's value.
+/// The maximum length of a label value, in characters.
 const LABEL_MAX: usize = 63;
 
-/// Slices hold no more endpoints than those of the real controller.
+/// The maximum number of endpoints per slice, as with the real controller.
 const SLICE_ENDPOINTS_MAX: usize = 100;
 
-/// The changes a second that a timer can keep; what is beyond counts as the nearest.
+/// The supported rates, in changes per second. Other rates are replaced by the nearest one.
 pub const RATES: RangeInclusive<f64> = 0.001..=1_000_000.0;
 
-/// What a world is made of.
+/// The settings of a world.
 #[derive(Debug, Clone)]
 pub struct WorldOptions {
-    /// Number of clusters, `c1` and on.
+    /// Number of clusters, named `c1`, `c2` and so on.
     pub clusters: usize,
     /// Services in each cluster.
     pub services: usize,
     /// Endpoints of each service in each cluster.
     pub endpoints: usize,
-    /// How many of the services of each cluster, its last ones, are headless.
+    /// How many services of each cluster, the last ones, are headless.
     pub headless: usize,
-    /// Number of networks; cluster `i` is in network `((i - 1) mod N) + 1`. Clusters of different
-    /// networks use the same pod addresses. With one network nothing is labelled.
+    /// Number of networks; cluster `i` is in network `((i - 1) mod N) + 1`. Clusters of different networks
+    /// use the same pod addresses. With one network, nothing is labeled.
     pub networks: usize,
-    /// Everything random follows from this.
+    /// The seed of all random values.
     pub seed: u64,
-    /// Whether all clusters have the same services. Otherwise each name ends in its cluster's.
+    /// Whether all clusters have the same services. Otherwise each name ends with that of its cluster.
     pub same_names: bool,
-    /// Whether each endpoint has its pod.
+    /// Whether each endpoint has a pod.
     pub pods: bool,
-    /// Whether all objects are kept encoded as protobuf, so that a list costs little CPU: some
-    /// 6 KB for each pod.
+    /// Whether all objects are kept encoded as protobuf, so that a list uses little CPU: about 6 KB per
+    /// pod.
     pub encoded: bool,
     /// Whether the servers offer HTTP/2.
     pub http2: bool,
-    /// The system namespace, which carries the network's label and the gateway.
+    /// The system namespace, which contains the network's label and the gateway.
     pub system_namespace: String,
-    /// APIs besides the core, all empty.
+    /// APIs in addition to the core, all without objects.
     pub families: BTreeSet<Family>,
-    /// The cluster whose system namespace has the Secrets of all others. An ID that is none of `c1`
-    /// and on adds a cluster with nothing else in it.
+    /// The cluster whose system namespace contains the Secrets of all others. An ID other than `c1`, `c2`
+    /// and so on adds an empty cluster.
     pub config_cluster: Option<String>,
 }
 
@@ -96,28 +96,28 @@ impl Default for WorldOptions {
     }
 }
 
-/// Why a world can't be made, or a change of it can't be.
+/// The reason why a world can't be generated or changed.
 #[derive(Debug)]
 pub enum WorldError {
-    /// The address plan has no room for so much in one network; the text says for what.
+    /// The address plan has too few addresses in one network for the named objects.
     TooLarge(&'static str),
-    /// So many endpoints that their addresses would repeat; only this many can still come.
+    /// Stamped addresses would repeat; only this many are left.
     NoAddresses(usize),
     /// No cluster has this ID.
     NoSuchCluster(String),
-    /// The cluster has no such service (`NAMESPACE/NAME`), or none at all.
+    /// The cluster does not have this service (`NAMESPACE/NAME`), or has none.
     NoSuchService(String),
     /// The service has no endpoint to replace.
     NoEndpoints(String),
-    /// The service has no port `http`, which is the one whose target is known by name as well.
+    /// The service has no port `http`, the only one whose target also has a name.
     NoNamedPort(String),
-    /// What would be written is no label.
+    /// The text is not a valid label.
     NoLabel(String),
-    /// All clusters are in one network, which nobody enters by a gateway.
+    /// All clusters are in one network, so there are no gateways.
     OneNetwork,
-    /// The store refused.
+    /// The store refused the change.
     Refused(ApiError),
-    /// No port could be had.
+    /// No port is available.
     Io(io::Error),
 }
 
@@ -163,7 +163,7 @@ impl From<ApiError> for WorldError {
 pub struct World {
     scene: Arc<Scene>,
     members: Vec<Member>,
-    /// Held for the whole of a change: two at once would each undo half of the other.
+    /// Locked during a change, because concurrent changes would overwrite each other.
     changes: Mutex<Changes>,
 }
 
@@ -178,15 +178,15 @@ struct Member {
 struct Changes {
     random: StdRng,
     stamps: StampLog,
-    /// The endpoints of the services that are no longer as planned, by cluster and service.
+    /// The endpoints of changed services, by cluster and service.
     places: BTreeMap<(usize, usize), Vec<Place>>,
-    /// Services that came after the plan, and those of the plan that went.
+    /// Services that were added, and services of the plan that were removed.
     added: BTreeSet<(usize, usize)>,
     removed: BTreeSet<(usize, usize)>,
 }
 
 impl Changes {
-    /// Addresses of stamps that no endpoint has.
+    /// Returns the number of stamped addresses that no endpoint has.
     fn addresses_left(&self) -> usize {
         let stamped = |place: &&Place| matches!(place.pod, Pod::Stamped(_));
         let used = self.places.values().flatten().filter(stamped).count();
@@ -198,7 +198,7 @@ impl World {
     /// Generates and starts all clusters.
     ///
     /// # Errors
-    /// When the addresses of the plan don't suffice, or no port can be had.
+    /// The plan has too few addresses, or no port is available.
     pub async fn generate(options: WorldOptions) -> Result<World, WorldError> {
         let random = StdRng::seed_from_u64(options.seed);
         let scene = Arc::new(Scene::new(Plan::new(options)?));
@@ -240,45 +240,45 @@ impl World {
         Ok(World { scene, members, changes })
     }
 
-    /// All clusters, in the order of their numbers.
+    /// Returns all clusters, in the order of their numbers.
     pub fn clusters(&self) -> impl Iterator<Item = &SimCluster> {
         self.members.iter().map(|member| &member.cluster)
     }
 
-    /// The cluster with this ID.
+    /// Returns the cluster with this ID.
     ///
     /// # Errors
-    /// If there is none.
+    /// The cluster does not exist.
     pub fn cluster(&self, id: &str) -> Result<&SimCluster, WorldError> {
         self.member(id).map(|member| &member.cluster)
     }
 
-    /// The network of a cluster: `n1` and on.
+    /// Returns the network of a cluster: `n1`, `n2` and so on.
     ///
     /// # Errors
-    /// If there is no such cluster.
+    /// The cluster does not exist.
     pub fn network(&self, id: &str) -> Result<&str, WorldError> {
         self.member(id).map(|member| &*member.network)
     }
 
-    /// The generated services of a cluster.
+    /// Returns the generated services of a cluster.
     ///
     /// # Errors
-    /// If there is no such cluster.
+    /// The cluster does not exist.
     pub fn services(&self, id: &str) -> Result<&[Name], WorldError> {
         self.member(id).map(|member| &*member.services)
     }
 
-    /// The service (`NAMESPACE/NAME`) that is there by this name; absent: a random one.
+    /// Returns the existing service with this name (`NAMESPACE/NAME`), or a random one if it is `None`.
     pub(crate) fn choose(&self, id: &str, service: Option<&str>) -> Result<String, WorldError> {
         let (cluster, service) = self.pick(&mut self.lock(), id, service)?;
         Ok(display(&self.at(cluster, service).1))
     }
 
-    /// Replaces one endpoint of a service (`NAMESPACE/NAME`; absent: any) by a stamped one.
+    /// Replaces one endpoint of a service (`NAMESPACE/NAME`, or a random one) with a stamped one.
     ///
     /// # Errors
-    /// If there is no such cluster, service or endpoint.
+    /// The cluster, the service or an endpoint does not exist.
     pub fn change(&self, id: &str, service: Option<&str>) -> Result<Stamp, WorldError> {
         let changes = &mut *self.lock();
         let (cluster, service) = self.pick(changes, id, service)?;
@@ -290,11 +290,11 @@ impl World {
         self.replace(changes, cluster, service, index)
     }
 
-    /// Replaces all endpoints of a service one after the other, `per_second` of them each second, as
-    /// a rolling update does, and returns the stamps.
+    /// Replaces all endpoints of a service one by one, `per_second` of them each second, as a rolling
+    /// update does. Returns the stamps.
     ///
     /// # Errors
-    /// If there is no such cluster or service.
+    /// The cluster or the service does not exist.
     pub async fn rollout(
         &self,
         id: &str,
@@ -313,10 +313,10 @@ impl World {
         Ok(stamps)
     }
 
-    /// Gives a service so many endpoints: the last ones go, stamped ones come.
+    /// Scales a service: removes the last endpoints, or adds stamped ones.
     ///
     /// # Errors
-    /// If there is no such cluster or service, or no address for so many.
+    /// The cluster or the service does not exist, or there are too few addresses.
     pub fn scale(
         &self,
         id: &str,
@@ -342,7 +342,7 @@ impl World {
         let mut store = member.cluster.store().at_once();
         added.iter().for_each(|place| self.put_pod(&mut store, cluster, service, *place));
         let at_ns = stamps::now_ns();
-        // The first slice stays even when nothing is in it, as with the real controller.
+        // The first slice stays even if it is empty, as with the real controller.
         let slices = |places: &[Place]| places.len().div_ceil(SLICE_ENDPOINTS_MAX).max(1);
         for slice in 0..slices(&new) {
             if in_slice(&old, slice) != in_slice(&new, slice) || slice >= slices(&old) {
@@ -362,11 +362,11 @@ impl World {
         Ok((0..added).map(|_| self.note(changes, cluster, service, at_ns, kind)).collect())
     }
 
-    /// Adds a service with so many endpoints, in a namespace that is there. The first stamp is its own, the
-    /// others are its endpoints'. Its pods come first, as those of a Deployment that waits for its Service.
+    /// Adds a service with `endpoints` endpoints, in an existing namespace. The first stamp is the service's,
+    /// the others are its endpoints'. Its pods are created before it, as if their Deployment were older.
     ///
     /// # Errors
-    /// If there is no such cluster, it has no services, or there is no address for so many.
+    /// The cluster does not exist, has no services, or there are too few addresses.
     pub fn add_service(&self, id: &str, endpoints: usize) -> Result<Vec<Stamp>, WorldError> {
         let changes = &mut *self.lock();
         let (cluster, _) = self.pick(changes, id, None)?;
@@ -404,11 +404,11 @@ impl World {
         Ok(noted)
     }
 
-    /// Deletes a service (`NAMESPACE/NAME`; absent: any) and its slices. Its pods stay, as they do where
-    /// somebody deletes a Service.
+    /// Deletes a service (`NAMESPACE/NAME`, or a random one) and its slices. Its pods stay, as after the
+    /// deletion of a real Service.
     ///
     /// # Errors
-    /// If there is no such cluster or service.
+    /// The cluster or the service does not exist.
     pub fn remove_service(&self, id: &str, service: Option<&str>) -> Result<Stamp, WorldError> {
         let changes = &mut *self.lock();
         let (cluster, service) = self.pick(changes, id, service)?;
@@ -429,10 +429,10 @@ impl World {
         Ok(self.note(changes, cluster, service, at_ns, StampKind::ServiceRemoved))
     }
 
-    /// Takes the Service of a cluster's east-west gateway away, or gives it back as it was.
+    /// Deletes the Service of a cluster's east-west gateway, or restores it.
     ///
     /// # Errors
-    /// If there is no such cluster, or one network only.
+    /// The cluster does not exist, or there is only one network.
     pub fn set_gateway(&self, id: &str, is_there: bool) -> Result<(), WorldError> {
         let cluster = self.position(id)?;
         let (plan, store) = (&self.scene.plan, self.members[cluster].cluster.store());
@@ -448,11 +448,11 @@ impl World {
         Ok(())
     }
 
-    /// Says the target of port `http` of a service in the other way, by number or by the name that its pods
-    /// have for it. So its definition changes and no endpoint does.
+    /// Switches the target of port `http` of a service between its number and its name in the pods. This
+    /// changes the definition of the service, but no endpoint.
     ///
     /// # Errors
-    /// If there is no such cluster or service, or it has no port `http`.
+    /// The cluster or the service does not exist, or the service has no port `http`.
     pub fn change_target_port(
         &self,
         id: &str,
@@ -468,10 +468,10 @@ impl World {
         })
     }
 
-    /// Gives a service a label, or another value of it.
+    /// Sets a label of a service.
     ///
     /// # Errors
-    /// If there is no such cluster or service, or key or value are none.
+    /// The cluster or the service does not exist, or key or value are invalid.
     pub fn label_service(
         &self,
         id: &str,
@@ -490,7 +490,7 @@ impl World {
         })
     }
 
-    /// Changes a Service as a client would that writes it back; returns its name.
+    /// Changes a Service like a client that reads and writes it. Returns its name.
     fn edit(
         &self,
         id: &str,
@@ -509,7 +509,7 @@ impl World {
         Ok(shown)
     }
 
-    /// Changes random services of random clusters, at random moments, so many times a second on
+    /// Changes random services of random clusters, at random times, `per_second` times per second on
     /// average, until dropped.
     pub async fn churn(&self, per_second: f64) {
         let per_second = per_second.clamp(*RATES.start(), *RATES.end());
@@ -517,18 +517,18 @@ impl World {
         loop {
             let (gap, index) = {
                 let random = &mut self.lock().random;
-                // The gaps of a Poisson process.
+                // The intervals of a Poisson process.
                 let gap = -random.random_range(f64::MIN_POSITIVE..1.0).ln() / per_second;
                 (gap, random.random_range(0..self.scene.plan.options.clusters))
             };
             due += Duration::from_secs_f64(gap);
             tokio::time::sleep_until(due).await;
-            // A service scaled to nothing is left alone.
+            // A service without endpoints is skipped.
             let _ = self.change(self.members[index].cluster.id(), None);
         }
     }
 
-    /// Up to `limit` stamps with numbers above `since`, oldest first. About a million are kept.
+    /// Returns at most `limit` stamps with numbers above `since`, oldest first. About a million are kept.
     pub fn stamps(&self, since: u64, limit: usize) -> Vec<Stamp> {
         let noted = self.lock().stamps.after(since, limit);
         noted.into_iter().map(|(seq, noted)| self.named(seq, noted)).collect()
@@ -543,7 +543,7 @@ impl World {
         found.ok_or_else(|| WorldError::NoSuchCluster(id.to_owned()))
     }
 
-    /// The places of a cluster and of one of its services, random if none is wanted.
+    /// Returns the indexes of a cluster and of one of its services, which is random if `wanted` is `None`.
     fn pick(
         &self,
         changes: &mut Changes,
@@ -566,7 +566,7 @@ impl World {
                 .or_else(|| {
                     added().find(|service| display(&self.at(cluster, *service).1) == wanted)
                 }),
-            // The next one that is there, if that one is not.
+            // The next existing service after a random index.
             None => first.and_then(|first| (first..services.len()).chain(0..first).find(is_there)),
         };
         let service =
@@ -574,14 +574,14 @@ impl World {
         Ok((cluster, service))
     }
 
-    /// What [`World::pick`] has picked.
+    /// Returns the cluster and service at the indexes from [`World::pick`].
     fn at(&self, cluster: usize, service: usize) -> (&Member, Name) {
         let member = &self.members[cluster];
         let planned = member.services.get(service).cloned();
         (member, planned.unwrap_or_else(|| self.scene.plan.service(cluster, service)))
     }
 
-    /// What a new endpoint of a service is.
+    /// Returns the kind of change that a new endpoint of a service is.
     fn endpoint_kind(&self, service: usize) -> StampKind {
         if self.scene.plan.is_headless(service) {
             StampKind::HeadlessPod
@@ -590,13 +590,13 @@ impl World {
         }
     }
 
-    /// The endpoints a service has now.
+    /// Returns the current endpoints of a service.
     fn places(&self, changes: &Changes, cluster: usize, service: usize) -> Vec<Place> {
         let changed = changes.places.get(&(cluster, service)).cloned();
         changed.unwrap_or_else(|| self.scene.plan.places(cluster, service))
     }
 
-    /// Puts a stamped endpoint in the place of endpoint `index`: new pod, slice, old pod.
+    /// Replaces endpoint `index` with a stamped one, in this order: new pod, slice, old pod.
     fn replace(
         &self,
         changes: &mut Changes,
@@ -621,7 +621,7 @@ impl World {
         Ok(self.note(changes, cluster, service, at_ns, self.endpoint_kind(service)))
     }
 
-    /// Gives out the next stamp.
+    /// Records and returns the next stamp.
     fn note(
         &self,
         changes: &mut Changes,
@@ -700,16 +700,16 @@ fn display(name: &Name) -> String {
     format!("{}/{}", name.namespace, name.name)
 }
 
-/// The endpoints of slice number `slice`.
+/// Returns the endpoints of slice number `slice`.
 fn in_slice(places: &[Place], slice: usize) -> &[Place] {
     places.chunks(SLICE_ENDPOINTS_MAX).nth(slice).unwrap_or_default()
 }
 
-/// The east-west gateway of a cluster.
+/// Returns the Service of a cluster's east-west gateway.
 fn gateway(plan: &Plan, cluster: usize) -> Value {
     let options = &plan.options;
     let cluster_ip = plan.cluster_ip(cluster, options.services);
-    // 198.18.0.0/15, which is for benchmarks: nobody else has it.
+    // 198.18.0.0/15 is reserved for benchmarks, so nothing else uses it.
     let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
     let (namespace, network) = (&options.system_namespace, plan.network(cluster));
     objects::gateway_service(namespace, &network, &cluster_ip, &external_ip)
@@ -755,7 +755,7 @@ fn fill(scene: &Arc<Scene>, cluster: usize, store: &Store) -> Result<Vec<Name>, 
     Ok(services)
 }
 
-/// Clients that wait for kinds to be defined look for their definitions.
+/// Writes the definitions of custom kinds, because some clients wait for them.
 fn define_kinds(families: &BTreeSet<Family>, store: &Store) -> Result<(), WorldError> {
     let custom = |row: &&Resource| row.family != Family::Core && families.contains(&row.family);
     for row in RESOURCES.iter().filter(custom) {
@@ -764,7 +764,7 @@ fn define_kinds(families: &BTreeSet<Family>, store: &Store) -> Result<(), WorldE
     Ok(())
 }
 
-/// Applies what follows from the seed, and so is of no other moment in another run.
+/// Applies an object with a fixed creation time, which is equal in every run.
 fn apply(store: &Store, mut object: Value) -> Result<(), WorldError> {
     object["metadata"]["creationTimestamp"] = json!(weight::CREATED);
     store.apply(object)?;

@@ -1,4 +1,4 @@
-//! The table of messages, read once from `messages.txt`, which says what its lines mean.
+//! The table of messages, parsed once from `messages.txt`, which documents its format.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -11,25 +11,25 @@ struct Table {
     by_name: BTreeMap<&'static str, usize>,
 }
 
-/// One message type.
+/// A message type.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(super) fields: Vec<Field>,
 }
 
-/// One field of a message.
+/// A field of a message.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// The name in JSON; `~` if the fields of this one stand there themselves.
+    /// The name in JSON; `~` if the JSON object contains the fields of this field directly.
     pub(super) name: &'static str,
     pub(super) number: u32,
     pub(super) kind: Kind,
     pub(super) count: Count,
-    /// Whether it is written even when there is nothing to write.
+    /// Whether the field is written even if it is empty.
     pub(super) always: bool,
 }
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     String,
@@ -41,11 +41,11 @@ pub(super) enum Kind {
     Quantity,
     IntOrString,
     FieldsV1,
-    /// The message at this place of the table.
+    /// A message, by its index in the table.
     Message(usize),
 }
 
-/// How often it holds it.
+/// How often a field may occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {
     One,
@@ -54,16 +54,16 @@ pub(super) enum Count {
 }
 
 impl Message {
-    /// The message of a built-in kind, if the table has it.
+    /// Returns the message of a built-in kind, if the table contains it.
     pub(crate) fn named(api_version: &str, kind: &str) -> Option<&'static Message> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        // Custom kinds may bear the names of built-in ones, and have no protobuf.
+        // A custom kind may have the name of a built-in one, but has no protobuf form.
         let built_in = !group.contains('.') || group.ends_with(".k8s.io");
         let built_in = built_in && group != "gateway.networking.k8s.io";
         built_in.then(|| Message::called(kind)).flatten()
     }
 
-    /// The message with this name in the table.
+    /// Returns the message with this name in the table.
     pub(crate) fn called(name: &str) -> Option<&'static Message> {
         TABLE.by_name.get(name).map(|index| &TABLE.messages[*index])
     }

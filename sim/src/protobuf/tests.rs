@@ -19,7 +19,7 @@ fn named(object: &Value) -> &'static Message {
     Message::named(text("apiVersion"), text("kind")).expect("a row of the table")
 }
 
-/// What protobuf can't tell apart from nothing.
+/// Removes empty values, which protobuf can't distinguish from absent ones.
 fn without_nothings(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -42,7 +42,7 @@ fn same_both_ways(object: &Value) {
 }
 
 #[test]
-fn objects_are_the_same_after_protobuf() {
+fn objects_survive_a_round_trip_through_protobuf() {
     let endpoint = Endpoint::new("10.0.0.1").with_pod("cart-1");
     same_both_ways(&weight::pod(objects::pod("shop", "cart-1", "cart", "10.0.0.1", "n1")));
     same_both_ways(&weight::service(objects::service("shop", "cart", "10.96.0.1", &[HTTP])));
@@ -65,9 +65,9 @@ fn objects_are_the_same_after_protobuf() {
     }));
 }
 
-/// `real/` holds objects as kube-apiserver 1.36 sent them, in both forms.
+/// `real/` contains objects as kube-apiserver 1.36 sent them, in both forms.
 #[test]
-fn bytes_are_those_of_a_real_server() {
+fn encoding_equals_that_of_a_real_server() {
     let cases: [(&str, &[u8], &[u8]); 9] = real!(
         "configmap",
         "lease",
@@ -90,8 +90,8 @@ fn bytes_are_those_of_a_real_server() {
 }
 
 #[test]
-fn what_is_special_in_json_is_read_as_written() {
-    // Fields that stand in the JSON of the message around them, quantities, negative numbers, ports.
+fn special_json_forms_survive_a_round_trip() {
+    // Inlined fields, quantities, negative numbers and ports.
     same_both_ways(&json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "deletionGracePeriodSeconds": -1},
         "spec": {
@@ -107,7 +107,7 @@ fn what_is_special_in_json_is_read_as_written() {
 }
 
 #[test]
-fn bodies_that_are_no_protobuf_are_refused() {
+fn invalid_bodies_are_refused() {
     let good =
         envelope("v1", "Namespace", &encode(Message::called("Namespace").unwrap(), &json!({})));
     assert!(open(&good).is_some());
@@ -123,7 +123,7 @@ fn bodies_that_are_no_protobuf_are_refused() {
 }
 
 #[test]
-fn custom_kinds_have_no_protobuf_even_under_a_known_name() {
+fn custom_kinds_with_a_built_in_name_have_no_protobuf() {
     assert!(Message::named("networking.k8s.io/v1", "Ingress").is_some());
     assert!(Message::named("gateway.networking.k8s.io/v1", "Ingress").is_none());
     assert!(Message::named("example.org/v1", "Service").is_none());

@@ -1,15 +1,15 @@
-//! The bytes of protobuf: tags, varints, and fields one after the other.
+//! The wire format of protobuf: tags, varints and fields.
 
 /// Wire type of numbers and booleans.
 pub(super) const VARINT: u8 = 0;
 /// Wire type of text, bytes and messages.
 pub(super) const LENGTH_DELIMITED: u8 = 2;
 
-/// Bytes that are no protobuf, or not of the type expected.
+/// The error for bytes that are not valid protobuf or not of the expected type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Appends a number, seven bits to a byte, the lowest first.
+/// Appends a number, seven bits per byte, the lowest first.
 pub(crate) fn write_varint(mut value: u64, out: &mut Vec<u8>) {
     loop {
         let low = (value & 0x7f) as u8;
@@ -52,7 +52,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Reads the fields of one message.
+/// A reader for the fields of one message.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// The next field's number and content; nothing at the end.
+    /// Returns the number and content of the next field; `None` at the end.
     pub(super) fn field(&mut self) -> Result<Option<(u32, Payload<'a>)>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);

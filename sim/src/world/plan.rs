@@ -1,5 +1,5 @@
-//! Which names, addresses, nodes and networks a world gives out: all of it computed from the options,
-//! nothing kept, so that any object can be written at any time.
+//! The names, addresses, nodes and networks of a world. They are computed from the options and not stored, so any
+//! object can be encoded at any time.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,7 @@ use crate::object::Name;
 use crate::objects::{HTTP, Port, TCP};
 use crate::stamps;
 
-/// Services share a namespace in groups of this size.
+/// The number of services per namespace.
 const NAMESPACE_SERVICES: usize = 100;
 
 const NAMESPACES: [&str; 10] =
@@ -36,13 +36,13 @@ const NAMES: [&str; 20] = [
     "feed",
 ];
 
-/// Options, and the address plan that follows from them.
+/// The options, and the address plan that is derived from them.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) options: WorldOptions,
-    /// Pod addresses of one cluster.
+    /// Pod addresses per cluster.
     pods: u32,
-    /// Service addresses of one cluster.
+    /// Service addresses per cluster.
     services: u32,
 }
 
@@ -74,7 +74,7 @@ impl Plan {
         Ipv4Addr::from(0x0a00_0000 + block + as_u32(number) + 1).to_string()
     }
 
-    /// Of a service that was added later, which has the number of its stamp behind those of the plan.
+    /// Returns the ClusterIP of a service. A service that was added later has the address of its stamp.
     pub(super) fn cluster_ip(&self, cluster: usize, number: usize) -> String {
         if let Some(seq) = self.added(number) {
             return stamps::address(seq).to_string();
@@ -83,18 +83,19 @@ impl Plan {
         Ipv4Addr::from(0xac10_0000 + block + as_u32(number) + 1).to_string()
     }
 
-    /// The number of the service that the change with this stamp adds.
+    /// Returns the number of the service that the change with this stamp adds.
     pub(super) fn number_of_added(&self, seq: u64) -> usize {
         self.options.services.saturating_add(usize::try_from(seq).unwrap_or(usize::MAX))
     }
 
-    /// The stamp of a service that was added. Stamps begin with 1: number 0 is the gateway's.
+    /// Returns the stamp of an added service. Stamps start at 1, so the first number after the plan is the
+    /// gateway's.
     fn added(&self, number: usize) -> Option<u64> {
         let seq = number.checked_sub(self.options.services).filter(|seq| *seq > 0)?;
         u64::try_from(seq).ok()
     }
 
-    /// Whether a service is headless: the last ones of the plan are.
+    /// Returns whether a service is headless, as the last ones of the plan are.
     pub(super) fn is_headless(&self, number: usize) -> bool {
         let services = self.options.services;
         (services.saturating_sub(self.options.headless)..services).contains(&number)
@@ -102,7 +103,7 @@ impl Plan {
 
     pub(super) fn service(&self, cluster: usize, number: usize) -> Name {
         if let Some(seq) = self.added(number) {
-            // In a namespace that is there.
+            // In an existing namespace.
             let beside = usize::try_from(seq).unwrap_or_default() % self.options.services.max(1);
             let suffix =
                 if self.options.same_names { String::new() } else { format!("-c{}", cluster + 1) };
@@ -124,7 +125,7 @@ impl Plan {
         Name::new(&namespace, &name)
     }
 
-    /// What a service looks like.
+    /// Returns the ports and type of a service.
     pub(super) fn shape(&self, number: usize) -> Shape {
         if self.is_headless(number) {
             Shape::Headless
@@ -135,19 +136,19 @@ impl Plan {
         }
     }
 
-    /// The nodes of one cluster.
+    /// Returns the number of nodes of one cluster.
     pub(super) fn nodes(&self) -> usize {
         (self.options.services * self.options.endpoints / 50).clamp(3, 100)
     }
 
-    /// Region and zone of a node.
+    /// Returns the region and zone of a node.
     pub(super) fn locality(&self, cluster: usize, node: usize) -> (String, String) {
         let region = format!("region-{}", self.network(cluster));
         let zone = format!("{region}{}", ["a", "b", "c"][node % 3]);
         (region, zone)
     }
 
-    /// The endpoints a service has before anything changes.
+    /// Returns the initial endpoints of a service.
     pub(super) fn places(&self, cluster: usize, service: usize) -> Vec<Place> {
         let place = |number| Place {
             pod: Pod::Planned(as_u32(number)),
@@ -156,7 +157,7 @@ impl Plan {
         (0..self.options.endpoints).map(place).collect()
     }
 
-    /// The node on which endpoint `number` of a service is put.
+    /// Returns the node of an endpoint.
     pub(super) fn node(&self, cluster: usize, service: usize, number: usize) -> u32 {
         let mut hash = self.options.seed;
         for part in [cluster, service, number] {
@@ -165,7 +166,7 @@ impl Plan {
         as_u32((hash % self.nodes() as u64) as usize)
     }
 
-    /// The address of an endpoint.
+    /// Returns the address of an endpoint.
     pub(super) fn address(&self, cluster: usize, service: usize, pod: Pod) -> String {
         match pod {
             Pod::Planned(number) => {
@@ -176,7 +177,8 @@ impl Plan {
     }
 }
 
-/// The kinds of services there are: most speak HTTP, some have a TCP port as well, and headless ones are databases.
+/// The types of services: most have an HTTP port, some also a TCP port, and headless ones only a TCP port, like
+/// databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     Http,
@@ -185,7 +187,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// All, in the order of their numbers.
+    /// All shapes, in the order of their numbers.
     pub(super) const ALL: [Shape; 3] = [Shape::Http, Shape::HttpAndTcp, Shape::Headless];
 
     pub(super) fn ports(self) -> &'static [Port] {
@@ -197,19 +199,19 @@ impl Shape {
     }
 }
 
-/// An endpoint of a service and where it runs.
+/// An endpoint of a service and its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) pod: Pod,
     pub(super) node: u32,
 }
 
-/// Which pod of a service it is.
+/// The pod of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pod {
-    /// One of the first, by its number.
+    /// An initial pod, by its number.
     Planned(u32),
-    /// One that a change brought, by the number of its stamp.
+    /// A pod that a change added, by the number of the stamp.
     Stamped(u64),
 }
 
@@ -230,12 +232,12 @@ pub(super) fn slice_name(service: &str, number: usize) -> String {
     format!("{service}-{number:05x}")
 }
 
-/// For numbers that the plan has checked.
+/// Converts a number whose range the plan has checked.
 pub(super) fn as_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A random-looking number that follows from another (the finalizer of splitmix64).
+/// Returns a pseudo-random number that is derived from another one (the finalizer of splitmix64).
 fn scramble(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_of_different_networks_share_pod_addresses_and_those_of_one_do_not() {
+    fn only_clusters_of_different_networks_share_pod_addresses() {
         let options = WorldOptions { clusters: 4, networks: 2, ..WorldOptions::default() };
         let plan = plan(options).expect("small");
         let ips: Vec<_> = (0..4).map(|cluster| plan.pod_ip(cluster, 0)).collect();
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_the_same_in_all_clusters_or_in_none() {
+    fn same_names_applies_to_all_clusters() {
         for same_names in [true, false] {
             let options = WorldOptions { same_names, ..WorldOptions::default() };
             let plan = plan(options).expect("small");
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_added_has_a_name_and_an_address_of_its_own() {
+    fn added_service_has_a_unique_name_and_address() {
         let plan = plan(WorldOptions::default()).expect("small");
         let planned: Vec<_> = (0..plan.options.services).collect();
         let names: Vec<_> = planned.iter().map(|number| plan.service(0, *number)).collect();
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_follow_from_the_seed() {
+    fn endpoints_depend_on_the_seed() {
         let places = |seed| {
             let options = WorldOptions { seed, endpoints: 20, ..WorldOptions::default() };
             plan(options).expect("small").places(0, 0)

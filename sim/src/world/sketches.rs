@@ -1,7 +1,7 @@
-//! The objects of a world, written when somebody looks.
+//! The objects of a world, encoded on access.
 //!
-//! All Services of a world differ in a few words, and so do its slices and its pods. Each kind is cut
-//! into stencils once; an object is then the plan's numbers and nothing else.
+//! All Services of a world differ only in a few words, and so do its slices and pods. Each kind is
+//! encoded into stencils once; an object then consists only of its numbers in the plan.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::stencil::{Node, Stencil, block, mark};
 use crate::store::uid;
 use crate::weight;
 
-// The values of all stencils.
+// Indexes of the values in all stencils.
 const NAME: usize = 0;
 const NAMESPACE: usize = 1;
 const UID: usize = 2;
@@ -28,14 +28,14 @@ const ZONE: usize = 8;
 const ENDPOINTS: usize = 9;
 const VALUES: usize = 10;
 
-/// What the controller says on the slices of a headless Service.
+/// The label that the controller sets on slices of a headless Service.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
-/// The plan and the stencils of a world: what all sketches share.
+/// The plan and stencils of a world, shared by all sketches.
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) plan: Plan,
-    /// One for each [`Shape`].
+    /// One per [`Shape`].
     services: [Forms; 3],
     slices: [Forms; 3],
     endpoint: Forms,
@@ -43,7 +43,7 @@ pub(super) struct Scene {
     pod: Forms,
 }
 
-/// One object in all the forms in which it is asked for.
+/// The stencils of one kind of object, one per encoding.
 #[derive(Debug)]
 struct Forms {
     json: Stencil,
@@ -97,7 +97,7 @@ impl Scene {
         }
     }
 
-    /// From which all UIDs of a cluster follow.
+    /// Returns the value from which all UIDs of a cluster are derived.
     pub(super) fn identity(&self, cluster: usize) -> String {
         format!("c{} of world {}", cluster + 1, self.plan.options.seed)
     }
@@ -140,7 +140,7 @@ impl Forms {
         }
     }
 
-    /// One endpoint as it stands in its slice.
+    /// Returns the stencils of one endpoint in a slice.
     fn of_endpoint(with_pod: bool) -> Forms {
         let mut endpoint = Endpoint::new(&mark(ADDRESS));
         endpoint.node = Some(mark(NODE));
@@ -171,19 +171,19 @@ impl Forms {
     }
 }
 
-/// The fields that hold neither lists nor objects.
+/// Returns the fields that are neither lists nor objects.
 fn scalars(part: &Value) -> Value {
     let fields = part.as_object().into_iter().flatten();
     let plain = fields.filter(|(_, value)| !value.is_array() && !value.is_object());
     plain.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Which object of a service it is.
+/// The object of a service.
 #[derive(Debug, Clone)]
 pub(super) enum What {
     Service,
     Account,
-    /// Slice number so-and-so, with these endpoints.
+    /// A slice, by its number, with its endpoints.
     Slice(u32, Arc<[Place]>),
     Pod(Place),
 }
@@ -328,9 +328,9 @@ mod tests {
     use crate::store::Store;
     use crate::world::{WorldOptions, fill};
 
-    /// Protobuf says less than JSON only where there is nothing to say.
+    /// The protobuf form omits only empty values.
     #[test]
-    fn both_forms_of_an_object_are_the_same() {
+    fn json_and_protobuf_forms_are_equal() {
         for pods in [true, false] {
             let options =
                 WorldOptions { pods, endpoints: 120, headless: 2, ..WorldOptions::default() };
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_find_in_a_sketch_what_is_in_the_object() {
+    fn selectable_fields_of_a_sketch_match_the_object() {
         let plan = Plan::new(WorldOptions { pods: true, ..WorldOptions::default() });
         let store = Store::new("c1 of world 1", 10);
         fill(&Arc::new(Scene::new(plan.expect("small"))), 0, &store).expect("valid");

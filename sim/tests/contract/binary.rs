@@ -71,7 +71,7 @@ impl Program {
 }
 
 #[tokio::test]
-async fn the_files_lead_to_the_clusters() {
+async fn written_kubeconfigs_connect_to_the_clusters() {
     let directory = directory();
     let out = directory.path().to_str().expect("plain text");
     let size = ["--clusters", "2", "--services", "3", "--endpoints", "2", "--same-names"];
@@ -101,7 +101,7 @@ async fn the_files_lead_to_the_clusters() {
 }
 
 #[tokio::test]
-async fn every_verb_answers() {
+async fn every_verb_succeeds_or_reports_an_error() {
     let size = ["--clusters", "1", "--services", "2", "--endpoints", "3", "--churn", "1/s"];
     let program = start(&size).await;
     let ok: &[(&str, Value, Value)] = &[
@@ -191,7 +191,7 @@ async fn every_verb_answers() {
 }
 
 #[tokio::test]
-async fn a_stamp_is_what_a_client_then_sees() {
+async fn stamped_address_is_visible_to_clients() {
     let program = start(&["--world", "W1d/1000"]).await;
     assert_eq!(program.line["clusters"].as_array().map(Vec::len), Some(10));
     let (_, first) = program.post("change", json!({"cluster": "c1"})).await;
@@ -214,7 +214,7 @@ fn cloned(values: &[&Value]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_signal_ends_it_well_and_wrong_usage_does_not_start_it() {
+async fn sigterm_exits_with_0_and_invalid_usage_is_refused() {
     let mut program = start(&["--clusters", "1", "--services", "1", "--endpoints", "1"]).await;
     let id = program.child.id().expect("it runs").to_string();
     let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill runs");
@@ -259,7 +259,7 @@ async fn a_signal_ends_it_well_and_wrong_usage_does_not_start_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_or_listened_on_is_named() {
+async fn startup_errors_name_the_path_or_address() {
     for (flag, value, reason) in [
         ("--out", "/proc/nope", "can't write /proc/nope/secrets: "),
         ("--control-address", "192.0.2.1:1", "can't listen on 192.0.2.1:1: "),

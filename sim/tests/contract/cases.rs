@@ -1,4 +1,4 @@
-//! The contract of an API server, as far as clients of ours rely on it.
+//! The behavior of an API server on which our clients rely.
 
 use serde_json::{Value, json};
 use strait_sim::{Options, SimCluster};
@@ -16,7 +16,7 @@ fn map(name: &str, value: &str) -> Value {
     })
 }
 
-/// Makes the maps, and keeps the version of the last as `{v}`.
+/// Creates config maps, and keeps the version of the last one as `{v}`.
 fn made(names: &[&str]) -> Vec<Step> {
     names
         .iter()
@@ -36,7 +36,7 @@ fn named(names: &[&str]) -> Value {
     names.iter().map(|name| json!({"metadata": {"name": name}})).collect()
 }
 
-/// Requests below the path of all maps, with this query.
+/// Requests all config maps with this query.
 fn maps(query: &str) -> Step {
     get(&format!("{MAPS}?{query}"))
 }
@@ -283,7 +283,8 @@ fn cases() -> Vec<(&'static str, Vec<Step>)> {
 
 #[tokio::test]
 async fn the_simulator_keeps_the_contract() {
-    // So short a history that version 1 is forgotten, as it is on any server that has lived.
+    // The history is so short that version 1 is removed, as on any server that has run for some
+    // time.
     let options = Options { history: 50, ..Options::default() };
     let cluster = SimCluster::start("c1", options).await.expect("a free port");
     cluster.store().compact();
@@ -291,7 +292,7 @@ async fn the_simulator_keeps_the_contract() {
     for (name, steps) in cases() {
         run(&client, name, steps).await;
     }
-    // A real server of our own may be too young to have forgotten anything.
+    // The real server in these tests may be too new to have removed any history.
     let old = "/api/v1/configmaps?resourceVersion=1&resourceVersionMatch=Exact";
     let expired = json!({"kind": "Status", "reason": "Expired"});
     run(&client, "a list of a forgotten moment", vec![get(old).gives(410, expired)]).await;
@@ -313,7 +314,7 @@ async fn a_real_server_keeps_the_contract() {
 }
 
 mod typed {
-    //! The same through the types of the kube crate, which read answers more strictly than we do.
+    //! Tests with the types of the kube crate, which parse responses more strictly than our client.
 
     use futures::{StreamExt, TryStreamExt};
     use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
@@ -366,7 +367,7 @@ mod typed {
     }
 
     #[tokio::test]
-    async fn a_live_watch_hears_of_a_change_at_once() {
+    async fn live_watch_receives_a_change_immediately() {
         let cluster = SimCluster::start("c1", Options::default()).await.expect("a free port");
         let api = Api::<Namespace>::all(client(&cluster).await);
         let version = cluster.store().version().to_string();

@@ -1,4 +1,4 @@
-//! Each fault does to a client what it says, and no more once it is healed.
+//! Faults: each one has its documented effect on a client, and none after it is healed.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn text(answer: http::Response<Body>) -> String {
     String::from_utf8_lossy(&body.expect("a body").to_bytes()).into_owned()
 }
 
-/// Whether the client gets a list of the two maps, soon.
+/// Returns whether the client soon receives a list with both config maps.
 async fn works(client: &Client) -> bool {
     let api = Api::<ConfigMap>::default_namespaced(client.clone());
     let list =
@@ -53,7 +53,7 @@ async fn works(client: &Client) -> bool {
 }
 
 #[tokio::test]
-async fn faults_answer_as_they_say() {
+async fn faults_give_the_documented_responses() {
     let gone = |how| Fault::Gone { how, times: None };
     let refuse = |how| Fault::NoStreamingLists { how };
     let status = |code: u16| json!({"kind": "Status", "code": code});
@@ -93,7 +93,7 @@ async fn faults_answer_as_they_say() {
 }
 
 #[tokio::test]
-async fn a_retry_after_and_a_redirect_are_in_the_headers() {
+async fn faults_set_response_headers() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     cluster.fault(Fault::TooManyRequests { retry_after_seconds: 7 });
@@ -110,7 +110,7 @@ async fn a_retry_after_and_a_redirect_are_in_the_headers() {
     let skewed = send(&client, MAPS).await.headers()["date"].clone();
     cluster.heal();
     assert_ne!(skewed, send(&client, MAPS).await.headers()["date"]);
-    // Beyond all dates there still is an answer.
+    // Dates beyond the supported range still give a response.
     for seconds in [i64::MIN, i64::MAX] {
         cluster.fault(Fault::ClockSkew { seconds });
         assert_eq!(send(&client, MAPS).await.status().as_u16(), 200);
@@ -118,7 +118,7 @@ async fn a_retry_after_and_a_redirect_are_in_the_headers() {
 }
 
 #[tokio::test]
-async fn a_hanging_server_answers_nothing_until_healed() {
+async fn hanging_server_does_not_respond_until_healed() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     cluster.fault(Fault::Hang);
@@ -135,7 +135,7 @@ async fn a_hanging_server_answers_nothing_until_healed() {
 }
 
 #[tokio::test]
-async fn a_killed_server_drops_its_connections_and_comes_back_as_it_was() {
+async fn stopped_server_drops_connections_and_restarts_unchanged() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let watch = send(&client, WATCH).await;
@@ -150,7 +150,7 @@ async fn a_killed_server_drops_its_connections_and_comes_back_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_flapping_server_comes_and_goes() {
+async fn flapping_server_stops_and_restarts() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     cluster.fault(Fault::Flap { up_ms: 50, down_ms: 50 });
@@ -172,7 +172,7 @@ async fn a_flapping_server_comes_and_goes() {
 }
 
 #[tokio::test]
-async fn a_muted_watch_says_nothing_and_then_everything() {
+async fn muted_watch_sends_all_events_after_healing() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let path = format!("{MAPS}?watch=1&resourceVersion={}", cluster.store().version());
@@ -188,7 +188,7 @@ async fn a_muted_watch_says_nothing_and_then_everything() {
 }
 
 #[tokio::test]
-async fn watches_are_closed_after_their_time() {
+async fn watches_are_closed_after_the_configured_time() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     cluster.fault(Fault::CloseWatches { after_ms: 100 });
@@ -197,7 +197,7 @@ async fn watches_are_closed_after_their_time() {
 }
 
 #[tokio::test]
-async fn an_endless_line_never_ends() {
+async fn endless_line_does_not_end() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     cluster.fault(Fault::EndlessLine);
@@ -212,7 +212,7 @@ async fn an_endless_line_never_ends() {
 }
 
 #[tokio::test]
-async fn endless_pages_never_end() {
+async fn endless_pages_do_not_end() {
     let cluster = cluster().await;
     let api = Api::<ConfigMap>::default_namespaced(client(&cluster).await);
     cluster.fault(Fault::EndlessPages);
@@ -225,7 +225,7 @@ async fn endless_pages_never_end() {
 }
 
 #[tokio::test]
-async fn an_expired_continue_token_offers_another() {
+async fn expired_continue_token_returns_a_fresh_one() {
     let cluster = cluster().await;
     let api = Api::<ConfigMap>::default_namespaced(client(&cluster).await);
     let first = api.list(&ListParams::default().limit(1)).await.expect("a page");
@@ -239,7 +239,7 @@ async fn an_expired_continue_token_offers_another() {
 }
 
 #[tokio::test]
-async fn a_slow_server_is_slow() {
+async fn slow_server_limits_the_bandwidth() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let size = text(send(&client, MAPS).await).await.len() as u64;
@@ -251,7 +251,7 @@ async fn a_slow_server_is_slow() {
 }
 
 #[tokio::test]
-async fn a_compaction_ends_every_watch_and_one_list_heals_it() {
+async fn compaction_ends_watches_and_allows_new_lists() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let watch = send(&client, WATCH).await;
@@ -264,7 +264,7 @@ async fn a_compaction_ends_every_watch_and_one_list_heals_it() {
 }
 
 #[tokio::test]
-async fn a_restored_backup_goes_back_in_versions() {
+async fn restored_backup_restores_the_version() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let backup = cluster.store().snapshot();
@@ -277,7 +277,7 @@ async fn a_restored_backup_goes_back_in_versions() {
 }
 
 #[tokio::test]
-async fn a_token_is_needed_and_a_rotated_one_is_worth_nothing() {
+async fn rotated_token_is_refused() {
     let cluster = cluster().await;
     let old = client(&cluster).await;
     assert!(works(&old).await);
@@ -287,7 +287,7 @@ async fn a_token_is_needed_and_a_rotated_one_is_worth_nothing() {
 }
 
 #[tokio::test]
-async fn a_bad_certificate_is_refused_by_the_client() {
+async fn invalid_certificate_is_refused_by_the_client() {
     use Certificate::{Expired, UnknownAuthority, Valid, WrongName};
     for certificate in [Valid, Expired, UnknownAuthority, WrongName] {
         let options = Options { certificate, ..Options::default() };
@@ -299,7 +299,7 @@ async fn a_bad_certificate_is_refused_by_the_client() {
 }
 
 #[tokio::test]
-async fn an_api_that_is_installed_later_appears() {
+async fn api_enabled_later_is_served() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let path = "/apis/gateway.networking.k8s.io/v1/gateways";

@@ -1,4 +1,4 @@
-//! kubectl, which is client-go and reads more of discovery than anybody else.
+//! kubectl, which uses client-go and reads more of discovery than other clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -30,7 +30,7 @@ fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn kubectl_is_at_home() {
+async fn kubectl_works_with_the_simulator() {
     if Command::new("kubectl").arg("version").arg("--client").output().await.is_err() {
         skipped("no kubectl on PATH, so nobody checked that it works with the simulator");
         return;
@@ -53,7 +53,7 @@ async fn kubectl_is_at_home() {
                  spec: {ports: [{name: http, port: 80, targetPort: 8080}]}\n";
     let fewer = write(home, "fewer.yaml", fewer);
     let fewer = fewer.to_str().expect("plain text");
-    // Arguments, and what the output says; a `!` in front: the command fails.
+    // Arguments and expected output. With a leading `!`, the command must fail.
     let steps: &[(&[&str], &str)] = &[
         (&["version"], "Server Version: v1.34.0"),
         (&["api-resources"], "endpointslices"),

@@ -1,5 +1,5 @@
-//! Who is answered in protobuf, and in what it is wrapped. What stands within is held to a real
-//! server's bytes beside the encoder.
+//! Negotiation of protobuf and its envelope. Unit tests of the encoder compare the content with the
+//! bytes of a real server.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -53,7 +53,7 @@ async fn cluster() -> SimCluster {
 }
 
 #[tokio::test]
-async fn a_client_gets_the_first_form_that_the_kind_has() {
+async fn client_receives_the_first_supported_form() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let services = "/api/v1/services";
@@ -67,7 +67,7 @@ async fn a_client_gets_the_first_form_that_the_kind_has() {
         (custom, &metadata, 200, PROTOBUF),
         (custom, PROTOBUF, 406, PROTOBUF),
         ("/api/v1/namespaces/shop/services/none", BOTH, 404, PROTOBUF),
-        // A page that is no object has a type of its own.
+        // A page that is not an object has a separate content type.
         ("/openid/v1/jwks", "application/json", 406, "application/json"),
         ("/openid/v1/jwks", "application/json, */*", 200, "application/jwk-set+json"),
         ("/api/v1/namespaces/shop/services/none", "application/json", 404, "application/json"),
@@ -81,7 +81,7 @@ async fn a_client_gets_the_first_form_that_the_kind_has() {
 }
 
 #[tokio::test]
-async fn a_server_without_protobuf_gives_json_to_whom_takes_it() {
+async fn server_without_protobuf_sends_json_if_accepted() {
     let cluster = cluster().await;
     cluster.fault(Fault::JsonOnly);
     let client = client(&cluster).await;
@@ -93,14 +93,14 @@ async fn a_server_without_protobuf_gives_json_to_whom_takes_it() {
 }
 
 #[tokio::test]
-async fn what_was_read_as_protobuf_can_be_written_again() {
+async fn protobuf_object_can_be_written_back() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let path = "/api/v1/namespaces/shop/services/cart";
     let before = cluster.store().get("Service", "shop", "cart").expect("there").value();
     let read = get(&client, path, BOTH).await.body;
     cluster.store().delete("Service", "shop", "cart").expect("there");
-    // With a version it is no new object.
+    // An object with a resource version can't be created.
     let made =
         send(&client, "POST", "/api/v1/namespaces/shop/services", BOTH, (PROTOBUF, read.clone()))
             .await;
@@ -119,7 +119,7 @@ async fn what_was_read_as_protobuf_can_be_written_again() {
 }
 
 #[tokio::test]
-async fn events_have_their_length_before_them() {
+async fn events_are_preceded_by_their_length() {
     let cluster = cluster().await;
     let client = client(&cluster).await;
     let watch = "/api/v1/services?watch=1&timeoutSeconds=1";

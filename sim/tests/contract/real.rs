@@ -1,4 +1,5 @@
-//! A kube-apiserver and its etcd on loopback ports, for as long as a test runs: what the simulator is held to.
+//! A kube-apiserver and its etcd on loopback ports for the duration of a test, as the reference for the
+//! simulator.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -12,16 +13,16 @@ use serde_json::json;
 const TOKEN: &str = "contract-admin";
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A server that has lived: it was started before, and has forgotten what came before this start.
+/// A restarted server, which no longer has the history from before the restart.
 pub(crate) struct RealServer {
-    // Killed in this order: without its etcd a server would take its time.
+    // Killed in this order, because a server without its etcd ends slowly.
     server: Running,
     _etcd: Running,
     folder: tempfile::TempDir,
     kubeconfig: String,
 }
 
-/// Killed when it goes.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -37,8 +38,8 @@ impl Drop for Running {
     }
 }
 
-/// The folder with kube-apiserver and etcd: what `KUBEBUILDER_ASSETS` names, else what
-/// `tests/components/install` left.
+/// Returns the folder with kube-apiserver and etcd: the one in `KUBEBUILDER_ASSETS`, or the one that
+/// `tests/components/install` filled.
 pub(crate) fn assets() -> Option<PathBuf> {
     if std::env::var("STRAIT_REAL").is_ok_and(|value| value == "off") {
         return None;
@@ -56,7 +57,7 @@ pub(crate) fn assets() -> Option<PathBuf> {
 }
 
 impl RealServer {
-    /// Starts both, then the server once more.
+    /// Starts both programs, and restarts the server.
     pub(crate) async fn start(assets: &Path) -> Self {
         let folder = super::directory();
         let path = folder.path().to_owned();
@@ -99,7 +100,7 @@ impl RealServer {
             file("token-auth-file", "tokens.csv"),
             "--authorization-mode=RBAC".into(),
             "--disable-admission-plugins=ServiceAccount".into(),
-            // A loopback address is none that endpoints may have.
+            // Endpoints must not have a loopback address.
             "--endpoint-reconciler-type=none".into(),
         ];
         let launch = |log: &str| {
@@ -119,14 +120,14 @@ impl RealServer {
         .to_string();
         let mut real = Self { server: launch("first.log"), _etcd: etcd, folder, kubeconfig };
         real.until_ready().await;
-        // The port is the same, so the first must have gone.
+        // The second server uses the same port, so the first one must have ended.
         real.server.end();
         real.server = launch("second.log");
         real.until_ready().await;
         real
     }
 
-    /// As JSON, with everything inline.
+    /// Returns a kubeconfig as JSON with inline credentials.
     pub(crate) fn kubeconfig(&self) -> &str {
         &self.kubeconfig
     }
@@ -157,7 +158,7 @@ fn run(mut command: Command, log: &Path) -> Running {
     Running(command.spawn().expect("a program that starts"))
 }
 
-/// Ports that were free a moment ago, all different.
+/// Returns three different ports that were free a moment ago.
 fn free_ports() -> [u16; 3] {
     let held = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     held.map(|listener| listener.local_addr().expect("an address").port())

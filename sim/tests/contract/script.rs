@@ -1,4 +1,4 @@
-//! The language of the contract cases: requests with the answers they must get.
+//! The language of the contract cases: requests with their expected responses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// A server that has not answered by then never will.
+/// The time limit for a response.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// One request and what must come of it. In paths and bodies `{word}` stands for a value kept earlier;
-/// `{ns}` is a namespace of the case's own.
+/// A request and its expected response. In paths and bodies, `{word}` is replaced by an earlier value,
+/// and `{ns}` by the namespace of the case.
 pub(crate) struct Step {
     method: &'static str,
     path: String,
@@ -27,10 +27,10 @@ pub(crate) struct Step {
 
 enum Expected {
     Nothing,
-    /// A status, and a value that the answer must contain.
+    /// A status, and a value that the response must contain.
     Answer(u16, Value),
     /// The first events of a watch: `TYPE NAME`, `BOOKMARK`, `END` for the bookmark that ends a
-    /// streaming list, `ERROR CODE`. Other bookmarks are passed over.
+    /// streaming list, `ERROR CODE`. Other bookmarks are ignored.
     Events(Vec<&'static str>),
 }
 
@@ -64,31 +64,31 @@ pub(crate) fn delete(path: &str) -> Step {
 }
 
 impl Step {
-    /// The answer has this status and contains these fields.
+    /// Expects a response with this status and these fields.
     pub(crate) fn gives(mut self, status: u16, contains: Value) -> Step {
         self.expected = Expected::Answer(status, contains);
         self
     }
 
-    /// The watch starts with these events.
+    /// Expects that the watch starts with these events.
     pub(crate) fn sees(mut self, events: &[&'static str]) -> Step {
         self.expected = Expected::Events(events.to_vec());
         self
     }
 
-    /// Checks this one request, of which nothing may have to be kept.
+    /// Checks this request alone. It can't refer to earlier values.
     pub(crate) async fn check(self, client: &Client, name: &str) {
         run_step(client, name, &mut BTreeMap::new(), self).await;
     }
 
-    /// Remembers a value of the answer.
+    /// Stores a value of the response for later steps.
     pub(crate) fn keeping(mut self, word: &'static str, pointer: &'static str) -> Step {
         self.kept.push((word, pointer));
         self
     }
 }
 
-/// Runs a case in a namespace that it makes and deletes.
+/// Runs a case in a temporary namespace.
 pub(crate) async fn run(client: &Client, name: &str, steps: Vec<Step>) {
     let namespace = format!("contract-{:08x}", rand::random::<u32>());
     let object = json!({"metadata": {"name": namespace}});
@@ -151,7 +151,7 @@ async fn run_step(
     }
 }
 
-/// As many events as expected, bookmarks left out unless one is waited for.
+/// Reads as many events as expected. Bookmarks are ignored unless one is expected.
 async fn first_events(body: Body, expected: &[&str]) -> Vec<String> {
     let stream = body.into_data_stream().map_err(std::io::Error::other);
     let mut lines = stream.into_async_read().lines();
@@ -173,8 +173,8 @@ async fn first_events(body: Body, expected: &[&str]) -> Vec<String> {
     seen
 }
 
-/// Whether `value` has all that `part` has. Lists have the same length; `null` means absent, `{}`
-/// anything.
+/// Returns whether `value` contains all of `part`. Lists must have the same length; `null` matches an
+/// absent value, `{}` matches any value.
 fn holds(value: &Value, part: &Value) -> bool {
     match (value, part) {
         (_, Value::Object(part)) if part.is_empty() => true,

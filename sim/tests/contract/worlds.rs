@@ -1,4 +1,4 @@
-//! Generated worlds, seen from inside.
+//! Generated worlds, checked through their stores and APIs.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn text(object: &Object, pointer: &str) -> String {
     object.value().pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// The addresses and pod names of all endpoints of a cluster.
+/// Returns the addresses and pod names of all endpoints of a cluster.
 fn endpoints(cluster: &SimCluster) -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
     for slice in cluster.store().all("EndpointSlice") {
@@ -37,7 +37,7 @@ fn pods(cluster: &SimCluster) -> BTreeSet<(String, String)> {
 }
 
 #[tokio::test]
-async fn two_networks_share_pod_addresses_and_each_has_a_gateway() {
+async fn networks_share_pod_addresses_and_have_separate_gateways() {
     let options = WorldOptions { clusters: 2, networks: 2, pods: true, ..WorldOptions::default() };
     let world = world(options).await;
     let [c1, c2] = ["c1", "c2"].map(|id| world.cluster(id).expect("there"));
@@ -56,7 +56,7 @@ async fn two_networks_share_pod_addresses_and_each_has_a_gateway() {
         services.iter().map(|service| text(service, "/spec/clusterIP")).collect::<BTreeSet<_>>()
     };
     assert!(cluster_ips(c1).is_disjoint(&cluster_ips(c2)));
-    // Taken away and given back it is as it was.
+    // Deleting and restoring the gateway gives the same object.
     let gateway = || c1.store().get("Service", "strait-system", "eastwestgateway");
     let before = gateway().expect("there").value();
     for is_there in [false, false, true] {
@@ -86,9 +86,9 @@ async fn changes_keep_slices_and_pods_together() {
     assert_eq!(endpoints(cluster), pods(cluster));
 }
 
-/// Where the pods of a headless service are, clients learn from its slices alone.
+/// Clients learn the pods of a headless service only from its slices.
 #[tokio::test]
-async fn the_last_services_are_headless_and_their_pods_change_too() {
+async fn last_services_are_headless_and_change_too() {
     let options = WorldOptions { clusters: 1, headless: 1, pods: true, ..WorldOptions::default() };
     let world = world(options).await;
     let cluster = world.cluster("c1").expect("there");
@@ -112,7 +112,7 @@ async fn the_last_services_are_headless_and_their_pods_change_too() {
     assert_eq!(endpoints(cluster), pods(cluster));
 }
 
-/// A Service and its slices, as they are now.
+/// Returns a Service and the number of its slices.
 fn service_and_slices(cluster: &SimCluster, name: &str) -> (Option<Value>, usize) {
     let (namespace, name) = name.split_once('/').expect("NAMESPACE/NAME");
     let of_service = |object: &&std::sync::Arc<Object>| {
@@ -124,7 +124,7 @@ fn service_and_slices(cluster: &SimCluster, name: &str) -> (Option<Value>, usize
 }
 
 #[tokio::test]
-async fn services_come_and_go() {
+async fn services_can_be_added_and_removed() {
     let world = world(WorldOptions { clusters: 1, pods: true, ..WorldOptions::default() }).await;
     let cluster = world.cluster("c1").expect("there");
     let stamps = world.add_service("c1", 2).expect("room");
@@ -138,7 +138,7 @@ async fn services_come_and_go() {
         endpoints(cluster).into_iter().map(|endpoint| endpoint.0).collect();
     assert!(new.is_subset(&addresses));
     assert_eq!(endpoints(cluster), pods(cluster));
-    // It is one like the others.
+    // The added service can be changed like any other.
     world.change("c1", Some(&stamps[0].service)).expect("a change");
     for name in [&*stamps[0].service, "shop/cart"] {
         let stamp = world.remove_service("c1", Some(name)).expect("there");
@@ -154,7 +154,7 @@ async fn services_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_definition_changes_without_its_endpoints() {
+async fn definition_changes_without_its_endpoints() {
     let world = world(WorldOptions { clusters: 1, ..WorldOptions::default() }).await;
     let cluster = world.cluster("c1").expect("there");
     let (name, before) = ("shop/cart", endpoints(cluster));
@@ -176,7 +176,7 @@ async fn a_definition_changes_without_its_endpoints() {
 }
 
 #[tokio::test]
-async fn scaling_fills_slices_of_a_hundred_and_empties_them_again() {
+async fn scaling_fills_and_empties_slices_of_100() {
     let options = WorldOptions { clusters: 1, services: 1, pods: true, ..WorldOptions::default() };
     let world = world(options).await;
     let cluster = world.cluster("c1").expect("there");
@@ -189,11 +189,11 @@ async fn scaling_fills_slices_of_a_hundred_and_empties_them_again() {
 }
 
 #[tokio::test]
-async fn scaling_beyond_the_addresses_makes_nothing() {
+async fn scaling_beyond_the_addresses_changes_nothing() {
     let options = WorldOptions { clusters: 1, services: 2, ..WorldOptions::default() };
     let world = world(options).await;
     let addresses = 1 << 22;
-    // Three endpoints have addresses of the plan; then ten have those of stamps.
+    // Three endpoints have addresses of the plan; the other ten have stamped addresses.
     for (service, size, fits) in [
         ("shop/cart", addresses + 4, false),
         ("shop/cart", usize::MAX, false),
@@ -227,7 +227,7 @@ async fn churn_changes_the_world_at_its_rate() {
 }
 
 #[tokio::test]
-async fn a_config_cluster_has_the_secrets_of_all_others() {
+async fn config_cluster_contains_the_secrets_of_all_others() {
     for (id, expected) in [("c2", vec!["c1", "c3"]), ("config", vec!["c1", "c2", "c3"])] {
         let config_cluster = Some(id.to_owned());
         let options = WorldOptions { clusters: 3, config_cluster, ..WorldOptions::default() };
@@ -243,7 +243,7 @@ async fn a_config_cluster_has_the_secrets_of_all_others() {
 }
 
 #[tokio::test]
-async fn what_the_seed_makes_is_as_old_in_every_run() {
+async fn generated_objects_have_a_fixed_creation_time() {
     let options = WorldOptions {
         networks: 2,
         pods: true,
@@ -268,7 +268,7 @@ async fn what_the_seed_makes_is_as_old_in_every_run() {
 }
 
 #[tokio::test]
-async fn kinds_that_are_served_are_defined() {
+async fn served_kinds_have_definitions() {
     let families = BTreeSet::from([Family::Istio]);
     let world = world(WorldOptions { families, ..WorldOptions::default() }).await;
     let store = world.cluster("c1").expect("there").store();
@@ -276,9 +276,9 @@ async fn kinds_that_are_served_are_defined() {
     assert!(store.get("crd", "", "httproutes.gateway.networking.k8s.io").is_none());
 }
 
-/// Istio's control plane watches TLSRoutes of release 1.5 and TCPRoutes of 1.6, and warns of older ones.
+/// Istio's control plane watches TLSRoutes of release 1.5 and TCPRoutes of 1.6, and warns about older ones.
 #[tokio::test]
-async fn routes_are_those_of_a_gateway_api_that_istio_takes() {
+async fn gateway_api_release_is_supported_by_istio() {
     let families = BTreeSet::from([Family::GatewayApi]);
     let world = world(WorldOptions { families, ..WorldOptions::default() }).await;
     let store = world.cluster("c1").expect("there").store();
@@ -291,10 +291,10 @@ async fn routes_are_those_of_a_gateway_api_that_istio_takes() {
     }
 }
 
-/// What an informer of any program does: it finds a kind's definition, lists it, and waits for the end of a
-/// streamed list.
+/// Does what a typical informer does: finds the definition of a kind, lists it, and waits for the end of a
+/// streaming list.
 #[tokio::test]
-async fn each_defined_kind_lists_nothing_in_every_version() {
+async fn defined_kinds_return_empty_lists_in_every_version() {
     let families = BTreeSet::from([Family::Istio, Family::GatewayApi, Family::MultiCluster]);
     let world = world(WorldOptions { families, ..WorldOptions::default() }).await;
     let cluster = world.cluster("c1").expect("there");
@@ -323,7 +323,7 @@ async fn each_defined_kind_lists_nothing_in_every_version() {
 }
 
 #[tokio::test]
-async fn what_a_client_writes_into_a_generated_object_stays() {
+async fn client_changes_to_generated_objects_persist() {
     let world = world(WorldOptions::default()).await;
     let store = world.cluster("c1").expect("there").store();
     let mut service = store.get("Service", "shop", "cart").expect("there").value();
