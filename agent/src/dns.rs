@@ -65,7 +65,7 @@ impl NamePort {
 }
 
 impl NameServer {
-    /// Answers queries for as long as it is polled.
+    /// Answers queries while it is polled.
     pub(crate) async fn serve(self: Arc<Self>, port: NamePort) -> std::convert::Infallible {
         let NamePort { udp, tcp } = port;
         let udp = Arc::new(udp);

@@ -52,7 +52,7 @@ impl EnvoyAdmin {
         ask(self.address, Method::POST, path, ANSWER).await.map(drop)
     }
 
-    /// Returns the number of open connections of its listeners, without the one that serves metrics.
+    /// Returns the number of open connections of all listeners except the metrics listener.
     pub(crate) async fn connections(&self) -> Result<u64, String> {
         let path = "/stats?usedonly&filter=^listener.*downstream_cx_active$";
         let answer = ask(self.address, Method::GET, path, ANSWER).await?;

@@ -137,7 +137,7 @@ impl SecretFolder {
                 symlink(Path::new(DATA).join(name), path)?;
             }
         }
-        // Old keys are removed, so that nobody finds them.
+        // Old keys are no longer needed, so they are removed.
         for entry in fs::read_dir(&self.path)?.filter_map(Result::ok) {
             let old = entry.file_name();
             if old.to_string_lossy().starts_with(GENERATION) && old != *name {

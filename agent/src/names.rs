@@ -73,7 +73,7 @@ impl Names {
     }
 }
 
-/// Subscribes to the table for as long as it is polled.
+/// Subscribes to the table while it is polled.
 pub(crate) async fn follow(
     control_plane: ControlPlane,
     args: Arc<RunArgs>,

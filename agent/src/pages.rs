@@ -62,7 +62,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Serves one port for as long as it is polled.
+    /// Serves one port while it is polled.
     pub(crate) async fn serve(self: &Arc<Self>, listener: TcpListener, port: Port) -> Infallible {
         let mut connections = JoinSet::new();
         loop {

@@ -114,7 +114,7 @@ impl AppProbes {
         Ok(Self { by_path, pod, failing: Mutex::default() })
     }
 
-    /// Probes the application as the kubelet would. Returns its status, or the reason why there is none. `None` if no
+    /// Probes the application as the kubelet would. Returns its status, or the reason of the failure. `None` if no
     /// probe has this path.
     pub(crate) async fn ask(
         &self,

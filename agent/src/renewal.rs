@@ -70,7 +70,7 @@ impl Renewal {
         self.shown.subscribe()
     }
 
-    /// Renews the certificate for as long as it is polled.
+    /// Renews the certificate while it is polled.
     pub(crate) async fn run(mut self) -> ! {
         loop {
             if self.left().is_zero() {

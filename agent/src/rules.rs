@@ -232,7 +232,7 @@ fn is_ours(chain: &str) -> bool {
     chain.starts_with(PREFIX)
 }
 
-/// The existing rules of ours: our chains with all their rules, and jumps to them from other chains.
+/// Our existing rules: our chains with all their rules, and jumps to them from other chains.
 #[derive(Debug, Default)]
 struct Standing {
     tables: BTreeMap<String, BTreeMap<String, Vec<String>>>,

@@ -1,4 +1,4 @@
-//! `strait-agent run`: starts all parts, on one thread, for as long as the lifecycle lasts.
+//! `strait-agent run`: starts all parts, on one thread, until the lifecycle ends.
 
 use std::convert::Infallible;
 use std::env;

@@ -56,7 +56,8 @@ pub fn to_json(type_url: &str, bytes: &[u8]) -> Result<Value, Error> {
 }
 
 /// Converts the message in `bytes` to JSON as in a Kubernetes manifest: field names in lowerCamelCase, 64-bit integers
-/// as numbers. An unknown field becomes a key `field` with its number, so that validation can report it.
+/// as numbers. An unknown field gets the key `fieldN`, where N is its number, so that validation can
+/// report it.
 ///
 /// # Errors
 /// The type or that of a nested `Any` has no descriptor, or the bytes don't decode.

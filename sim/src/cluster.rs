@@ -268,7 +268,7 @@ impl SimCluster {
         self.inner.api.families.lock().unwrap_or_else(PoisonError::into_inner).insert(family);
     }
 
-    /// Returns those of the last 10,000 requests for which `filter` returns `true`, oldest first.
+    /// Returns the last 10,000 requests, oldest first, without those that `filter` excludes.
     pub fn requests(&self, filter: impl Fn(&Request) -> bool) -> Vec<Request> {
         self.inner.api.requests.last().into_iter().filter(filter).collect()
     }

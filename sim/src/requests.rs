@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-/// The number of recent requests that are kept. Counters include all requests.
+/// The number of recent requests in the log. Counters include all requests.
 const KEPT: usize = 10_000;
 
 /// A request, logged when its headers have arrived, regardless of its result.

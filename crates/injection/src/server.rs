@@ -61,7 +61,7 @@ const RESERVE: usize = 2;
 pub struct WebhookSettings {
     /// The settings for pods. The path of a request overrides the cluster and network.
     pub inject: InjectSettings,
-    /// Addresses of the control plane for proxies of some clusters. Other clusters use those in `inject`.
+    /// Addresses of the control plane for proxies of some clusters. Other clusters use `inject.discovery`.
     pub discovery: BTreeMap<ClusterId, String>,
 }
 
@@ -287,7 +287,7 @@ impl OpenConnections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a connection. If the table is full, the oldest connection is asked to close.
+    /// Registers a connection. If the table is full, the oldest one begins to close.
     fn enter(&self) -> (u64, CancellationToken) {
         let mut table = self.table();
         if table.open.len() >= CONNECTIONS_MAX

@@ -24,12 +24,12 @@ use super::state::StateKind;
 use super::{MembersState, StateOrigin};
 use strait_base::durable;
 
-/// The number of generations that are kept of each name.
+/// The number of generations stored per name.
 pub(super) const GENERATIONS: usize = 3;
 const MAGIC: &[u8; 8] = b"straitLK";
 const HEAD: usize = 8 + 4 + 8 + 16;
 const EXTENSION: &str = ".lkg";
-/// The extension of a journal. The rest of its name is equal to that of its file, which ends with [`EXTENSION`].
+/// The extension of a journal. The rest of the name equals that of the file, whose extension is [`EXTENSION`].
 const JOURNAL: &str = ".journal";
 const MEMBERS: &str = "members";
 /// The longest prefix of a name that is used in a file name, in bytes. A longer name is cut and its hash is
@@ -160,7 +160,7 @@ impl StateDirectory {
         (members, refused)
     }
 
-    /// Returns whether the directory had no state files when it was opened, and none has been written since.
+    /// Returns whether the directory contains no state files, valid or not.
     pub(super) fn is_empty(&self) -> bool {
         self.generations.is_empty()
     }
@@ -213,7 +213,7 @@ impl StateDirectory {
         self.put_file(MEMBERS, members)
     }
 
-    /// Removes all files of a kind except those of `names`.
+    /// Removes all files of a kind, except for the sources in `names`.
     ///
     /// # Errors
     /// Any I/O error.

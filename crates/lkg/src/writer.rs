@@ -405,7 +405,7 @@ mod tests {
         ClusterStatus { kept: Some(ClusterIdHolder { uid: None }), ..ClusterStatus::live(id) }
     }
 
-    /// Two clusters, of which both and later only one can't be written for a while: reading returns the last reported
+    /// Writing fails for both clusters, and later for one of them: reading afterwards returns the last reported
     /// state. It never combines old journal records with a newer file.
     #[test]
     fn failed_source_is_rewritten_completely_without_blocking_others() {

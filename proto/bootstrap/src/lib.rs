@@ -233,7 +233,7 @@ impl LibraryBootstrap<'_> {
         let mut refreshed = files.clone();
         refreshed["refresh_interval"] = json!(LIBRARY_REFRESH);
         let mut metadata = self.node.metadata();
-        // Only this file shows the control plane that the client or server has certificates.
+        // Only the bootstrap knows that the library has certificates, so the metadata reports it.
         metadata["STRAIT_GRPC_MTLS"] = json!("true");
         let servers = self.discovery.iter().map(|server| {
             json!({

@@ -2,7 +2,7 @@
 //! idle connection.
 //!
 //! One task serves a connection with all its calls, so this crate never wakes a task. The task that drives the
-//! [`Http2Connection`] polls the calls after every receive and transmit. No buffer is kept between frames.
+//! [`Http2Connection`] polls the calls after every receive and transmit. No buffer exists between frames.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};

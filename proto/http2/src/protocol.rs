@@ -60,7 +60,7 @@ pub(super) struct Http2Protocol {
     /// What we may send, in bytes: in total, and initially per call.
     window: i64,
     first_window: i64,
-    /// What the peer may send, in total.
+    /// The receive window of the connection.
     intake: Intake,
     /// The output that waits for the socket.
     pub(super) output: Rope,

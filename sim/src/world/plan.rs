@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_without_room_is_refused() {
+    fn world_without_enough_addresses_is_refused() {
         let options =
             WorldOptions { services: 1 << 20, endpoints: 1 << 20, ..WorldOptions::default() };
         assert!(matches!(plan(options), Err(WorldError::TooLarge("endpoints"))));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_services_are_headless() {
+    fn last_services_are_headless() {
         let plan = plan(WorldOptions { headless: 2, ..WorldOptions::default() }).expect("small");
         let headless: Vec<_> = (0..20).filter(|number| plan.is_headless(*number)).collect();
         assert_eq!(headless, [8, 9]);

@@ -328,7 +328,7 @@ mod typed {
     use crate::client;
 
     #[tokio::test]
-    async fn the_kube_crate_reads_our_objects() {
+    async fn objects_are_readable_by_the_kube_crate() {
         let cluster = SimCluster::start("c1", Options::default()).await.expect("a free port");
         let store = cluster.store();
         for object in [

@@ -291,7 +291,7 @@ async fn gateway_api_release_is_supported_by_istio() {
     }
 }
 
-/// Does what a typical informer does: finds the definition of a kind, lists it, and waits for the end of a
+/// Works like a typical informer: finds the definition of a kind, lists it, and waits for the end of a
 /// streaming list.
 #[tokio::test]
 async fn defined_kinds_return_empty_lists_in_every_version() {

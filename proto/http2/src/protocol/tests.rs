@@ -312,7 +312,7 @@ fn oversized_headers_end_only_their_call() {
 }
 
 #[test]
-fn an_idle_connection_keeps_no_buffers() {
+fn idle_connection_keeps_no_buffers() {
     let mut protocol = begun();
     let acknowledged = frame(kind::SETTINGS, flag::ACK, 0, &[]);
     let bytes = [call(1), acknowledged, frame(kind::DATA, 0, 1, &[0; 1000])].concat();
