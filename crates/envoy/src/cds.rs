@@ -691,12 +691,17 @@ fn upstream_http(
             protocol_config: Some(config),
         })
     };
+    // A WebSocket is sent as an extended CONNECT (RFC 8441).
+    let http2 = core::Http2ProtocolOptions { allow_connect: true, ..http2 };
     let upstream = if protocol.is_http2() {
         explicit(ProtocolConfig::Http2ProtocolOptions(http2))
     } else if protocol == Protocol::Auto {
         UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
             http_protocol_options: Some(Default::default()),
-            http2_protocol_options: Some(Default::default()),
+            http2_protocol_options: Some(core::Http2ProtocolOptions {
+                allow_connect: true,
+                ..Default::default()
+            }),
             ..Default::default()
         })
     } else {

@@ -622,7 +622,7 @@ fn notes(rule: &HttpRule) -> Vec<String> {
     }
     if let Some(rewrite) = &rule.rewrite {
         match &rewrite.path {
-            Some(PathRewrite::Matched(path)) => {
+            Some(PathRewrite::Matched(path) | PathRewrite::Segments(path)) => {
                 notes.push(format!("what matched of the path becomes {path}"));
             }
             Some(PathRewrite::Whole(path)) => notes.push(format!("the path becomes {path}")),

@@ -35,7 +35,7 @@ pub(crate) fn inbound_clusters(
 /// The upstream cluster that leads to one port of the proxy's own workload.
 fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> Resource {
     let name = inbound_name(target.target);
-    let protocol = spoken_on(target.port.protocol);
+    let protocol = protocol_to_workload(target);
     let mut cluster = cluster::Cluster {
         typed_extension_protocol_options: protocol_options(protocol),
         ..to_own_workload(context, name.clone(), (proxy.has_ipv4(), proxy.has_ipv6()))
@@ -64,9 +64,13 @@ pub(crate) fn policy_of(pool: &Arc<PoolLimits>) -> ResolvedPolicy {
     ResolvedPolicy { connection_pool: Some(Arc::clone(pool)), ..ResolvedPolicy::default() }
 }
 
-/// What the client spoke is spoken on: HTTP/1.1 and h2c arrive on one port.
-fn spoken_on(protocol: Protocol) -> Protocol {
-    if protocol == Protocol::Http { Protocol::Auto } else { protocol }
+/// Returns the protocol between the sidecar and its workload: the one that the port declares. The client's protocol is used
+/// if the port declares none or the pool sets `useClientProtocol`, because the hop between two proxies may be HTTP/2 while
+/// the application only knows HTTP/1.1.
+fn protocol_to_workload(target: &InboundTarget<'_>) -> Protocol {
+    let declared = target.port.protocol;
+    let uses_client_protocol = target.pool.is_some_and(|pool| pool.use_client_protocol);
+    if uses_client_protocol && declared.is_http() { Protocol::Auto } else { declared }
 }
 
 /// Has the cluster lead to one place of the pod, where its Sidecar names one.

@@ -219,6 +219,11 @@ impl Http {
             }),
             // A stream may be silent for as long as both ends like.
             stream_idle_timeout: Some(seconds(0)),
+            // A WebSocket arrives as an extended CONNECT if the hop is HTTP/2 (RFC 8441).
+            http2_protocol_options: Some(core::Http2ProtocolOptions {
+                allow_connect: true,
+                ..Default::default()
+            }),
             upgrade_configs: vec![hcm::http_connection_manager::UpgradeConfig {
                 upgrade_type: "websocket".into(),
                 ..Default::default()

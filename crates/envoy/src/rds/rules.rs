@@ -138,9 +138,35 @@ pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRout
     let chosen = rules.chosen(gateway, namespace, selection, port).into_iter();
     let alike = chosen.flat_map(|(_, rule, one)| {
         let route = route_of(rules, rule, one, inputs);
-        conditions(one, inputs).into_iter().map(move |claims| route.with_claims(claims))
+        let by_header: Vec<_> =
+            absent_headers(one).into_iter().map(|headers| route.with_headers(headers)).collect();
+        let claims = conditions(one, inputs);
+        by_header.into_iter().flat_map(move |route| {
+            claims.iter().map(|claims| route.with_claims(claims.clone())).collect::<Vec<_>>()
+        })
     });
     alike.collect()
+}
+
+/// Conditions for `withoutHeaders` whose pattern fits the empty text, as alternatives: Envoy cannot tell an absent header
+/// from an empty one in one condition, so a header is either absent, or present with another value.
+fn absent_headers(one: &RequestMatch) -> Vec<Vec<route::HeaderMatcher>> {
+    let mut alternatives = vec![Vec::new()];
+    for (name, text) in one.without_headers.iter().filter(|(_, text)| text.takes_empty()) {
+        let absent =
+            route::HeaderMatcher { invert_match: true, ..header(name, &TextMatch::Present) };
+        let other = route::HeaderMatcher { invert_match: true, ..header(name, text) };
+        let takes_all = matches!(text, TextMatch::Regex(regex) if &**regex == ".*");
+        let either: Vec<_> =
+            [Some(absent), (!takes_all).then_some(other)].into_iter().flatten().collect();
+        alternatives = alternatives
+            .iter()
+            .flat_map(|headers| {
+                either.iter().map(|one| headers.iter().cloned().chain([one.clone()]).collect())
+            })
+            .collect();
+    }
+    alternatives
 }
 
 /// What has to hold of claims; sidecars know none.
@@ -188,7 +214,7 @@ pub(super) fn route_of(
     let headers = rule.headers.as_deref().unwrap_or(&none);
     change_headers(&mut made.route, headers);
     made.route.action = Some(if let Some(redirect) = &rule.redirect {
-        redirect_of(redirect, inputs)
+        redirect_of(redirect, one, inputs)
     } else if let Some(response) = &rule.response {
         let body = response.body.as_ref().map(|body| core::DataSource {
             specifier: Some(match std::str::from_utf8(body) {
@@ -256,7 +282,9 @@ fn match_of(one: &RequestMatch) -> route::RouteMatch {
     };
     let mut headers: Vec<route::HeaderMatcher> =
         one.headers.iter().map(|(name, text)| header(name, text)).collect();
-    headers.extend(one.without_headers.iter().map(|(name, text)| route::HeaderMatcher {
+    // The others come in alternatives: see `absent_headers`.
+    let without = one.without_headers.iter().filter(|(_, text)| !text.takes_empty());
+    headers.extend(without.map(|(name, text)| route::HeaderMatcher {
         invert_match: true,
         treat_missing_header_as_empty: *text != TextMatch::Present,
         ..header(name, text)
@@ -296,7 +324,11 @@ pub(super) fn header(name: &str, text: &TextMatch) -> route::HeaderMatcher {
     }
 }
 
-fn redirect_of(redirect: &RedirectRule, inputs: RuleInputs<'_>) -> route::route::Action {
+fn redirect_of(
+    redirect: &RedirectRule,
+    one: &RequestMatch,
+    inputs: RuleInputs<'_>,
+) -> route::route::Action {
     use route::redirect_action::{
         PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier,
     };
@@ -336,6 +368,10 @@ fn redirect_of(redirect: &RedirectRule, inputs: RuleInputs<'_>) -> route::route:
             RedirectPath::Prefix(path) => {
                 Some(PathRewriteSpecifier::PrefixRewrite(path.to_string()))
             }
+            RedirectPath::Segments(path) => Some(match replaced_segments(path, one) {
+                ReplacedSegments::Prefix(path) => PathRewriteSpecifier::PrefixRewrite(path),
+                ReplacedSegments::Regex(regex) => PathRewriteSpecifier::RegexRewrite(regex),
+            }),
         },
         ..Default::default()
     })
@@ -386,8 +422,10 @@ fn forward(
         }
     };
     let usable = rule.destinations.iter().filter(|to| !to.invalid);
-    let hashes = usable.filter_map(|to| (inputs.hash_key)(to, port_of(to, inputs)?));
-    let hash_policy: Vec<_> = hashes.map(hash_policy).collect();
+    let hashes: Vec<_> = usable.map(|to| (inputs.hash_key)(to, port_of(to, inputs)?)).collect();
+    // A hash would choose the same endpoint again, where every destination uses one.
+    let is_free = hashes.is_empty() || hashes.iter().any(Option::is_none);
+    let hash_policy: Vec<_> = hashes.into_iter().flatten().map(hash_policy).collect();
     let timeout = Some(duration(rule.timeout.unwrap_or_default()));
     let mut action = route::RouteAction {
         cluster_specifier: Some(specifier),
@@ -397,10 +435,7 @@ fn forward(
             .timeout
             .is_none()
             .then(|| MaxStreamDuration { grpc_timeout_header_max: timeout, ..Default::default() }),
-        retry_policy: retry_policy(
-            rule.retries.as_deref().or(inputs.retries),
-            hash_policy.is_empty(),
-        ),
+        retry_policy: retry_policy(rule.retries.as_deref().or(inputs.retries), is_free),
         hash_policy,
         host_rewrite_specifier: host
             .map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_string())),
@@ -442,6 +477,32 @@ fn weighted(
     }
 }
 
+/// A replacement of matched segments, in the form that Envoy has for it.
+enum ReplacedSegments {
+    Prefix(String),
+    Regex(matcher::RegexMatchAndSubstitute),
+}
+
+/// Replaces the segments that matched, as [`PathRewrite::Segments`] says.
+fn replaced_segments(new: &str, one: &RequestMatch) -> ReplacedSegments {
+    let new = new.trim_end_matches('/');
+    match &one.path {
+        // A replacement of its own: the rest of the path begins with the slash, or is empty.
+        Some(PathMatch::Segments(_)) if !new.is_empty() => ReplacedSegments::Prefix(new.to_owned()),
+        Some(PathMatch::Segments(prefix)) => {
+            let pattern = regex(&format!("^{}/*(.*)$", re2::escaped(prefix)));
+            let substitution = "/\\1".to_owned();
+            ReplacedSegments::Regex(matcher::RegexMatchAndSubstitute {
+                pattern: Some(pattern),
+                substitution,
+            })
+        }
+        // The prefix is the slash that every path begins with.
+        None => ReplacedSegments::Prefix(format!("{new}/")),
+        Some(_) => ReplacedSegments::Prefix(if new.is_empty() { "/" } else { new }.to_owned()),
+    }
+}
+
 fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAction) {
     let Some(path) = rule.rewrite.as_ref().and_then(|rewrite| rewrite.path.as_ref()) else {
         return;
@@ -449,18 +510,16 @@ fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAc
     let substituted = |pattern: String, substitution: String| {
         Some(matcher::RegexMatchAndSubstitute { pattern: Some(regex(&pattern)), substitution })
     };
-    match (path, &one.path) {
-        // What follows the segments begins with a slash as well.
-        (PathRewrite::Matched(path), Some(PathMatch::Segments(prefix))) if path.ends_with('/') => {
-            let pattern = format!("^{}/*(.*)$", re2::escaped(prefix));
-            action.regex_rewrite =
-                substituted(pattern, format!("{}\\1", path.replace('\\', "\\\\")));
-        }
-        (PathRewrite::Matched(path), _) => action.prefix_rewrite = path.to_string(),
-        (PathRewrite::Whole(path), _) => {
+    match path {
+        PathRewrite::Segments(path) => match replaced_segments(path, one) {
+            ReplacedSegments::Prefix(path) => action.prefix_rewrite = path,
+            ReplacedSegments::Regex(regex) => action.regex_rewrite = Some(regex),
+        },
+        PathRewrite::Matched(path) => action.prefix_rewrite = path.to_string(),
+        PathRewrite::Whole(path) => {
             action.regex_rewrite = substituted(".*".to_owned(), path.replace('\\', "\\\\"));
         }
-        (PathRewrite::Regex(pattern, substitution), _) => {
+        PathRewrite::Regex(pattern, substitution) => {
             action.regex_rewrite = substituted(pattern.to_string(), substitution.to_string());
         }
     }

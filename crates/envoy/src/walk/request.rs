@@ -226,6 +226,9 @@ impl ProbedRequest {
                 };
                 format!("{new}{}", self.path.get(matched..).unwrap_or_default())
             }
+            Some(PathRewriteSpecifier::RegexRewrite(rewrite)) => {
+                super::fit::substituted(rewrite, &self.path)
+            }
             _ => self.path.clone(),
         };
         let query = if redirect.strip_query || path.contains('?') {

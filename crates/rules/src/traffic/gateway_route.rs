@@ -541,10 +541,8 @@ impl RuleReader<'_> {
             RawFilter { rewrite: Some(raw), .. } => {
                 let path_rewrite = raw.path.and_then(|path| match path.read() {
                     RedirectPath::Whole(path) => Some(PathRewrite::Whole(path)),
-                    RedirectPath::Prefix(path) => {
-                        Some(PathRewrite::Matched(if path.is_empty() { "/".into() } else { path }))
-                    }
-                    RedirectPath::Kept => None,
+                    RedirectPath::Segments(path) => Some(PathRewrite::Segments(path)),
+                    RedirectPath::Kept | RedirectPath::Prefix(_) => None,
                 });
                 let rewrite = Rewrite { path: path_rewrite, authority: raw.hostname };
                 rule.rewrite = Some(Box::new(rewrite));

@@ -321,8 +321,10 @@ pub enum RedirectPath {
     Kept,
     /// It is another.
     Whole(Arc<str>),
-    /// What matched of it is another.
+    /// The matched prefix is replaced, as text.
     Prefix(Arc<str>),
+    /// The matched segments are replaced: see [`PathRewrite::Segments`].
+    Segments(Arc<str>),
 }
 
 /// Which port a redirect names.
@@ -362,6 +364,9 @@ pub struct Rewrite {
 pub enum PathRewrite {
     /// What matched of it becomes this: the prefix, or the whole of another match.
     Matched(Arc<str>),
+    /// The matched segments become these, and one slash separates them from the rest of the path.
+    /// (Gateway API, `HTTPPathModifier`, the table of `replacePrefixMatch`.)
+    Segments(Arc<str>),
     /// The whole becomes this, whatever matched.
     Whole(Arc<str>),
     /// What an RE2 expression takes becomes another text, in which `\1` is its first group.
@@ -543,6 +548,22 @@ impl Destination {
     /// Nowhere.
     pub fn invalid() -> Self {
         Self { invalid: true, ..Self::to(Hostname::default()) }
+    }
+}
+
+impl TextMatch {
+    /// Returns whether the empty text fits.
+    pub fn takes_empty(&self) -> bool {
+        match self {
+            Self::Exact(text) => text.is_empty(),
+            Self::Regex(text) => {
+                let whole = regex::bytes::RegexBuilder::new(&format!("^(?:{text})$"))
+                    .unicode(false)
+                    .build();
+                whole.is_ok_and(|whole| whole.is_match(b""))
+            }
+            Self::Prefix(_) | Self::Present => false,
+        }
     }
 }
 

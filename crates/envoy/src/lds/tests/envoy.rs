@@ -5,6 +5,7 @@ mod policies;
 mod rules;
 mod sidecars;
 mod spans;
+mod upgrades;
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -385,8 +386,13 @@ impl Running {
 
     /// How many TLS handshakes an upstream cluster has made.
     async fn handshakes(&self, upstream: &str) -> u64 {
-        let stats = self.ask("/stats?filter=ssl.handshake").await;
-        let line = format!("cluster.{upstream}.ssl.handshake: ");
+        self.counter(upstream, "ssl.handshake").await
+    }
+
+    /// Returns a counter of an upstream cluster.
+    async fn counter(&self, upstream: &str, name: &str) -> u64 {
+        let stats = self.ask(&format!("/stats?filter={name}")).await;
+        let line = format!("cluster.{upstream}.{name}: ");
         let value = stats.split(&line).nth(1).and_then(|rest| rest.lines().next());
         value.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
     }
@@ -465,6 +471,45 @@ pub(super) fn static_cluster(mut cluster: Value, assignment: Value) -> Value {
     cluster
 }
 
+/// A bootstrap for the sidecar of [`client`] that also serves the workload at `10.0.0.9`: the named outbound listeners on
+/// these ports, and its inbound listener on each port of `inbound`, in front of a workload on loopback.
+fn bootstrap_of_both_sidecars(
+    context: &Arc<PushContext>,
+    outbound: &[(&str, u16)],
+    inbound: &[u16],
+    workload: u16,
+) -> Value {
+    let proxy = client();
+    let held_listeners = listeners(context, &proxy);
+    let mut static_listeners = Vec::new();
+    for (name, entry) in outbound {
+        let mut listener = inlined(context, &proxy, held_listeners[*name].clone());
+        listener["address"] = at_loopback(*entry);
+        listener["bind_to_port"] = true.into();
+        static_listeners.push(listener);
+    }
+    for port in inbound {
+        let mut listener = held_listeners["virtualInbound"].clone();
+        listener["name"] = format!("inbound-{port}").into();
+        listener["address"] = at_loopback(*port);
+        static_listeners.push(listener);
+    }
+    let mut static_clusters = Vec::new();
+    for (name, cluster) in held(context, &proxy, ResourceType::Cluster) {
+        let assignment = match name.starts_with("outbound|") {
+            // An endpoint of a cluster is never a loopback address.
+            true => {
+                let assignment = one(context, &proxy, ResourceType::Endpoint, &name).to_string();
+                let here = assignment.replace("10.0.0.9", "127.0.0.1");
+                serde_json::from_str(&here).expect("JSON")
+            }
+            false => to_loopback(&name, workload),
+        };
+        static_clusters.push(static_cluster(cluster, assignment));
+    }
+    bootstrap(static_listeners, static_clusters)
+}
+
 /// One Envoy is the sidecar of client and server alike. Without redirection each listener is put on a
 /// port of its own; all else is as generated.
 #[tokio::test]
@@ -480,39 +525,13 @@ async fn plain_envoys_speak_mtls_to_each_other_on_ports_of_every_kind() {
     let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
     let context =
         context(vec![shard("east", 1).network("n1").with(app, endpoints).pod(pod).built()]);
-    let proxy = client();
     let echo = workload_server().await;
 
-    let held_listeners = listeners(&context, &proxy);
-    let mut static_listeners = Vec::new();
-    for (name, entry) in
-        ["0.0.0.0_80", "0.0.0.0_81", "10.1.0.1_82", "10.1.0.1_83"].iter().zip(entries)
-    {
-        let mut listener = inlined(&context, &proxy, held_listeners[*name].clone());
-        listener["address"] = at_loopback(entry);
-        listener["bind_to_port"] = true.into();
-        static_listeners.push(listener);
-    }
-    for port in [http, grpc, bytes, undeclared, unnamed] {
-        let mut listener = held_listeners["virtualInbound"].clone();
-        listener["name"] = format!("inbound-{port}").into();
-        listener["address"] = at_loopback(port);
-        static_listeners.push(listener);
-    }
-    let mut static_clusters = Vec::new();
-    for (name, cluster) in held(&context, &proxy, ResourceType::Cluster) {
-        let assignment = match name.starts_with("outbound|") {
-            // An endpoint of a cluster is never a loopback address.
-            true => {
-                let assignment = one(&context, &proxy, ResourceType::Endpoint, &name).to_string();
-                let here = assignment.replace("10.0.0.9", "127.0.0.1");
-                serde_json::from_str(&here).expect("JSON")
-            }
-            false => to_loopback(&name, echo),
-        };
-        static_clusters.push(static_cluster(cluster, assignment));
-    }
-    let envoy = Running::start(&envoy, &bootstrap(static_listeners, static_clusters)).await;
+    let names = ["0.0.0.0_80", "0.0.0.0_81", "10.1.0.1_82", "10.1.0.1_83"];
+    let names: Vec<_> = names.into_iter().zip(entries).collect();
+    let inbound = [http, grpc, bytes, undeclared, unnamed];
+    let bootstrap = bootstrap_of_both_sidecars(&context, &names, &inbound, echo);
+    let envoy = Running::start(&envoy, &bootstrap).await;
 
     // Through both: what the workload sees, and that it came by mTLS.
     let told = format!("URI={IDENTITY}");

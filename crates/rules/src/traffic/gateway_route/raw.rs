@@ -172,7 +172,7 @@ impl RawPathModifier {
     pub(super) fn read(self) -> RedirectPath {
         match (&*self.r#type, self.replace_full_path, self.replace_prefix_match) {
             ("" | "ReplaceFullPath", Some(path), _) => RedirectPath::Whole(path),
-            ("" | "ReplacePrefixMatch", _, Some(path)) => RedirectPath::Prefix(path),
+            ("" | "ReplacePrefixMatch", _, Some(path)) => RedirectPath::Segments(path),
             // API servers take no such thing.
             _ => RedirectPath::Kept,
         }

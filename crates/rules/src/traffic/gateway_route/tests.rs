@@ -98,7 +98,7 @@ fn filters_change_what_they_say() {
     assert_eq!((headers.host.as_deref(), headers.request.set.len()), (Some("h"), 1));
     assert_eq!(
         rule.rewrite.as_ref().expect("it has one").path,
-        Some(PathRewrite::Matched("/".into()))
+        Some(PathRewrite::Segments("/".into()))
     );
     assert_eq!(
         rule.mirrors.iter().flatten().map(|one| one.per_million).collect::<Vec<_>>(),

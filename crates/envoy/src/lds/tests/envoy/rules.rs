@@ -49,12 +49,21 @@ fn ruled(rules: &str) -> Arc<PushContext> {
 
 /// A mesh of these services with an object of each of these specifications.
 pub(super) fn governed(services: RegistryUpdate, kind: &str, specs: &[&str]) -> Arc<PushContext> {
+    governed_by(services, (ISTIO_NETWORKING, kind), specs)
+}
+
+/// A mesh of these services with an object of each of these specifications, of this group and kind.
+pub(super) fn governed_by(
+    services: RegistryUpdate,
+    (group, kind): (&str, &str),
+    specs: &[&str],
+) -> Arc<PushContext> {
     let mut mesh = mesh();
     mesh.apply(MeshEvent::Registry(services));
     let object = |(at, text): (usize, &&str)| {
         let key = ObjectKey {
             kind: kind.into(),
-            group: ISTIO_NETWORKING.into(),
+            group: group.into(),
             namespace: "ns".into(),
             name: format!("app-{at}").into(),
         };
@@ -80,7 +89,7 @@ pub(super) async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 
             let answer = hyper::service::service_fn(move |request: http::Request<_>| {
                 let _: &hyper::body::Incoming = request.body();
                 asked.fetch_add(1, Ordering::Relaxed);
-                let path = request.uri().path().to_owned();
+                let path = request.uri().to_string();
                 let header = |name: &str| {
                     let value = request.headers().get(name).and_then(|value| value.to_str().ok());
                     value.unwrap_or("-").to_owned()
