@@ -6,7 +6,8 @@ use std::fmt;
 
 use serde::de::value::BorrowedStrDeserializer;
 use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Unexpected,
+    Visitor,
 };
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Map, Value, map};
@@ -156,6 +157,8 @@ impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
     ) -> Result<V::Value, Error> {
         match self.value {
             Value::Object(fields) => visitor.visit_map(FieldsLeft::of(fields, &self, true)),
+            // serde would take a list for the fields in the order of their declaration.
+            Value::Array(_) => Err(Error::invalid_type(Unexpected::Seq, &"fields")),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -317,6 +320,17 @@ mod tests {
             let (found, error) = read::<Outer>(&value).expect_err("the value does not fit");
             let expected = serde_json::from_value::<Outer>(value).expect_err("nor without paths");
             assert_eq!((found.as_str(), error.to_string()), (path, expected.to_string()));
+        }
+    }
+
+    #[test]
+    fn list_is_not_read_as_fields_in_their_order() {
+        for (value, path) in [(json!([7]), ""), (json!({ "inner": [["a", "Two"]] }), "inner[0]")] {
+            let (found, error) = read::<Outer>(&value).expect_err("a list");
+            assert_eq!(
+                (found.as_str(), error.to_string().split(',').next()),
+                (path, Some("invalid type: sequence"))
+            );
         }
     }
 

@@ -41,12 +41,15 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+use strait_rules::service_entry::is_given;
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::route::{AbortStatus, HttpRule, PathRewrite};
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 
+/// Why a rule with an error is not considered.
+const ABSENT: &str = "it holds an error, and is as if absent";
 /// How many rules that lost are told of, at most.
 const LOST_MAX: usize = 100;
 
@@ -324,7 +327,10 @@ impl ProxyConfig<'_> {
         let Some((service, vips)) = found else {
             return MeantService { address: None, service: None };
         };
-        let vip = vips.iter().find(|vip| vip.has(request.port)).map(|vip| vip.address);
+        // An address that Strait gave a service is known to proxies that resolve names by it.
+        let takes_given = self.proxy.takes_given_addresses;
+        let mut known = vips.iter().filter(|vip| takes_given || !is_given(&vip.address));
+        let vip = known.find(|vip| vip.has(request.port)).map(|vip| vip.address);
         // Of a service without an address a client is given those of its pods.
         let pod = || {
             let mut pods = service.endpoints_of_port(request.port);
@@ -460,7 +466,9 @@ impl ProxyConfig<'_> {
                 }
             }
             for (at, rule) in rules.iter().enumerate() {
-                if !all.places.contains(&at) {
+                if rule.is_absent {
+                    reasons.entry(at).or_default().push(ABSENT.to_owned());
+                } else if !all.places.contains(&at) {
                     reasons.entry(at).or_default().push(all.reason_against(rule));
                 }
             }

@@ -152,6 +152,7 @@ impl ScopeReader<'_> {
             .traffic
             .virtual_services
             .of_host(&host, self.namespace)
+            .flatten()
             .map(|routed| routed.service.meta.namespace.clone())
             .collect();
         for owner in &rules {

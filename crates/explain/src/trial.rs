@@ -15,12 +15,15 @@ use strait_mesh::push::PushContext;
 use strait_model::fetched_keys::FetchedKeys;
 use strait_model::mesh_config::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
 use strait_model::{
-    ClusterId, Collection, ConfigurationSnapshot, Hostname, ISTIO_NETWORKING, ObjectJson, ObjectKey,
+    ClusterId, Collection, ConfigurationSnapshot, GATEWAY_API, Hostname, ISTIO_NETWORKING,
+    ObjectJson, ObjectKey,
 };
 use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind};
 use strait_rules::service_entry::EntryIndex;
 use strait_rules::traffic::kept_subsets::{KEPT_FOR, KeptSubsets};
-use strait_rules::traffic::{EditionIndex, KindSettings, Traffic, TrafficIndex, TrafficObject};
+use strait_rules::traffic::{
+    EditionIndex, KindSettings, Reason, Traffic, TrafficIndex, TrafficObject,
+};
 
 /// What is said of objects only because of what they were before, or of what is not known of them yet: no matter to
 /// whoever asks whether they may be stored.
@@ -45,8 +48,9 @@ enum TriedEditions {
 /// What would become of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectVerdict {
-    /// Whether it can't be read, or nothing of it could have an effect, whatever else there is; of an access policy,
-    /// whether a part of it can't be read, so that it would guard less than it says.
+    /// Whether it can't be read, or holds an error for which proxies would refuse a part of it or answer requests with 500, or
+    /// nothing of it could have an effect, whatever else there is; of an access policy, whether a part of it can't be read, so
+    /// that it would guard less than it says.
     pub is_refused: bool,
     /// What would be said of it.
     pub state: ConfigState,
@@ -128,7 +132,12 @@ impl ConfigTrials {
         let is_narrowed = is_policy && state.state == ObjectStanding::Partly;
         let read = reports.traffic.get(&key).and_then(|report| report.in_force());
         let is_empty = read.is_some_and(|read| is_empty(read, object));
-        let is_refused = is_narrowed || is_empty || state.state == ObjectStanding::Refused;
+        // The Gateway API has routes stored whose parts it answers with 500.
+        let report = reports.traffic.get(&key).filter(|_| *key.group != *GATEWAY_API);
+        let is_faulty =
+            report.is_some_and(|report| report.state.reasons.iter().any(Reason::is_fault));
+        let is_refused =
+            is_narrowed || is_empty || is_faulty || state.state == ObjectStanding::Refused;
         state.reasons.retain(|reason| OF_STORED.iter().all(|code| code.id != reason.code));
         Some(ObjectVerdict { is_refused, state })
     }

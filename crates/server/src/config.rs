@@ -17,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use self::injection::InjectFlags;
 use strait_base::duration::{HumanDuration, parse_duration};
+use strait_explain::validation::ValidationMode;
 use strait_identity::authority::LIFETIME_MAX;
 use strait_identity::rotation::default_names;
 use strait_model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
@@ -125,6 +126,10 @@ pub struct ServeArgs {
     /// denies everything
     #[arg(long, env = "STRAIT_POLICY_ERRORS", value_name = "HOW", default_value = "narrow")]
     pub policy_errors: PolicyErrorsFlag,
+
+    /// What the validation webhook does with objects that hold errors: it refuses them, or has them stored with warnings
+    #[arg(long, env = "STRAIT_VALIDATION", value_name = "HOW", default_value = "reject")]
+    pub validation: ValidationFlag,
 
     /// Addresses from which keys of tokens are never fetched, whatever a RequestAuthentication says; repeatable
     #[arg(long, env = "STRAIT_JWKS_DENY", value_name = "CIDR", value_delimiter = ',')]
@@ -286,6 +291,25 @@ impl From<PolicyErrorsFlag> for PolicyErrors {
         match flag {
             PolicyErrorsFlag::Narrow => Self::Narrow,
             PolicyErrorsFlag::Strict => Self::Strict,
+        }
+    }
+}
+
+/// What the validation webhook does with objects that hold errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum ValidationFlag {
+    /// Refuses them.
+    #[default]
+    Reject,
+    /// Has them stored, with warnings.
+    Warn,
+}
+
+impl From<ValidationFlag> for ValidationMode {
+    fn from(flag: ValidationFlag) -> Self {
+        match flag {
+            ValidationFlag::Reject => Self::Reject,
+            ValidationFlag::Warn => Self::Warn,
         }
     }
 }

@@ -218,6 +218,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             (listener, settings)
         }),
         policy_errors: args.policy_errors.into(),
+        validation: args.validation.into(),
     };
     let (recorder, history) = HistoryRecorder::open(ports.state_dir.as_deref());
     let versions = core.context.clone();

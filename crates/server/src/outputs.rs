@@ -22,7 +22,7 @@ use strait_ads::server::XdsConfig;
 use strait_base::descriptors::Descriptors;
 use strait_base::memory::MemoryLimit;
 use strait_base::task::Supervisor;
-use strait_explain::validation::{ValidationCounts, Validator};
+use strait_explain::validation::{ValidationCounts, ValidationMode, Validator};
 use strait_explain::{ConfigReports, ConfigTrials};
 use strait_identity::ServerIdentity;
 use strait_injection::{FindPodDefaults, InjectionCounts, PodDefaults};
@@ -60,6 +60,8 @@ pub(super) struct Ports {
     pub(super) webhook: Option<(TcpListener, WebhookSettings)>,
     /// What becomes of access policies that can't be read.
     pub(super) policy_errors: PolicyErrors,
+    /// What the validation webhook does with objects that hold errors.
+    pub(super) validation: ValidationMode,
 }
 
 /// The running outputs, as far as whoever ends the process needs them.
@@ -150,6 +152,7 @@ impl ServerOutputs {
                 core.context.clone(),
                 inputs.reports.clone(),
                 ports.policy_errors,
+                ports.validation,
                 Arc::clone(&validations),
             );
             let validate: AnswerReview = Arc::new(move |body| validator.answer(body));

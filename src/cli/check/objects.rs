@@ -14,9 +14,10 @@ use strait_base::codes::{self, Code};
 pub(super) const CATEGORY: &str = "config";
 /// Of how many proxies of one version the names are told.
 const NAMED_MAX: usize = 3;
-/// Where access is not restricted as it seems to be, or a policy can't do what it says. Other things to say of policies and
+/// Where access is not restricted as it seems to be, a policy can't do what it says, or an object holds an error for which
+/// its last valid version stays or a part is left out. Other things to say of policies and
 /// rules are notes: `strait check config` tells them with the state of each object, and is strict.
-const RESTRICTS_OTHERWISE: [&Code; 12] = [
+const PROBLEMS: [&Code; 16] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -29,6 +30,10 @@ const RESTRICTS_OTHERWISE: [&Code; 12] = [
     &codes::ACCESS_TRUST_DOMAIN,
     &codes::ACCESS_HOST_PORT,
     &codes::GATEWAY_CREDENTIAL,
+    &codes::ROUTE_REFUSED,
+    &codes::MATCH_REFUSED,
+    &codes::DESTINATION_INVALID,
+    &codes::TRAFFIC_VALUE,
 ];
 /// What only says that another reason has no worse consequence.
 const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];
@@ -54,7 +59,7 @@ pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
                 continue;
             }
             let is_refused = state["state"] == "refused" && !LAST_GOOD.contains(&code);
-            let line = match is_refused || RESTRICTS_OTHERWISE.contains(&code) {
+            let line = match is_refused || PROBLEMS.contains(&code) {
                 true => problem,
                 false => note,
             };

@@ -385,6 +385,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         keep_gateway_secrets: false,
         require_client_certificate: false,
         policy_errors: Default::default(),
+        validation: Default::default(),
         jwks_deny: Vec::new(),
         jwks_roots: None,
         token_issuer: None,

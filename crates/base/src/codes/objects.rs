@@ -109,6 +109,14 @@ does.";
 A subset has the endpoints whose labels, of the pod or the entry or of where it is, hold all of the
 subset's. None does, while the service has endpoints: requests that are led to the subset are answered 503
 until one comes.";
+    /// A subset of a client's own rule.
+    SUBSET_WITHHELD = "STR1058", "a subset that stays in the client's network",
+        "Give the subset the same labels in the DestinationRule of the service's namespace.", "\
+Gateways of other networks know the subsets of the DestinationRule in the service's namespace (or of the
+root namespace's). A rule in a client's namespace may give such a name other labels, or have one that the
+other rule lacks: a gateway would lead to other endpoints. So clients are given the endpoints of their own
+network only; those of other networks are withheld.";
+
     /// A right that is missing.
     ROUTE_STATUS_DENIED = "STR1056", "statuses of routes may not be written",
         "Let the control plane patch statuses of httproutes, grpcroutes, tlsroutes and tcproutes, as the chart does.", "\

@@ -11,19 +11,21 @@ itself. The others hold.";
 
     /// The fence.
     ROUTE_REFUSED = "STR1021", "a rule holds a value that Envoy refuses",
-        "Correct the field that is named: requests that the rule takes get 500 until then.", "\
+        "Correct the field that is named.", "\
 Envoy refuses a whole table of routes for one wrong value in it: all services of the port would keep old
-routes, or after a restart have none. So the rule is sent without what it does, and answers 500 in its
-place: requests that it takes don't fall to a rule behind it, which may be for everybody. All other
+routes, or after a restart have none. So the last valid version of a VirtualService stays, as a whole.
+Without one the rule is as if absent, unless it blocks (a direct response of 400 and above, or an abort of
+all requests with such a status): then it answers 500. A rule of the Gateway API answers 500. All other
 rules hold.";
 
     /// The fence.
     MATCH_REFUSED = "STR1022", "a condition that Envoy refuses, or that nothing can fit",
-        "Correct the condition that is named: requests that fit the others get 500 until then.", "\
+        "Correct the condition that is named.", "\
 A regular expression has the syntax of RE2, without look-around and references, in at most 1024 bytes;
-names of headers are tokens. A condition that can't be sent is left out, and what fits the other
-conditions of the same match is answered 500, so that it falls to no rule behind. Connections that it
-would take are left to other rules.";
+names of headers are tokens. The last valid version of a VirtualService stays, as a whole. Without one its
+rule is as if absent, unless it blocks (a direct response of 400 and above, or an abort of all requests
+with such a status): then what fits the other conditions of the same match is answered 500, as with a
+route of the Gateway API. Connections that the condition would take are left to other rules.";
 
     /// A rule behind one for all.
     RULE_UNREACHABLE = "STR1023", "a rule that is never asked",

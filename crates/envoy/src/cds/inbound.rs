@@ -43,7 +43,7 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
     if let Some(ingress) = target.ingress {
         lead_to(&mut cluster, &ingress.backend, proxy);
     }
-    if let Some(pool) = target.pool {
+    if let Some(pool) = &target.pool {
         let policy = policy_of(pool);
         cluster.typed_extension_protocol_options = limited_options(protocol, &policy, None);
         policy::limit(&mut cluster, &policy, context.mesh.tcp_keepalive);
@@ -69,7 +69,7 @@ pub(crate) fn policy_of(pool: &Arc<PoolLimits>) -> ResolvedPolicy {
 /// the application only knows HTTP/1.1.
 fn protocol_to_workload(target: &InboundTarget<'_>) -> Protocol {
     let declared = target.port.protocol;
-    let uses_client_protocol = target.pool.is_some_and(|pool| pool.use_client_protocol);
+    let uses_client_protocol = target.pool.as_ref().is_some_and(|pool| pool.use_client_protocol);
     if uses_client_protocol && declared.is_http() { Protocol::Auto } else { declared }
 }
 

@@ -331,7 +331,7 @@ impl<'a> Inbound<'a> {
         mtls: &'a MeshSockets,
         filters: &'a AccessFilters,
     ) -> Self {
-        let limits = target.pool.map(|pool| ConnectionLimits::of(&inbound_policy(pool)));
+        let limits = target.pool.as_ref().map(|pool| ConnectionLimits::of(&inbound_policy(pool)));
         Self {
             settings,
             mtls,

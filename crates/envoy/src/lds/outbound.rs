@@ -7,7 +7,7 @@
 //! | HTTP, of a service that is told apart by address | `VIP_PORT` as well | the route `HOST:PORT`; what isn't HTTP passes |
 //! | bytes, TLS | `VIP_PORT` | the upstream cluster |
 //! | the same, at a range of addresses, of the service or of a rule | a chain of `0.0.0.0_PORT`, for a name where several share it | the upstream cluster |
-//! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept or unknown ones don't pass | the upstream cluster |
+//! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept, unknown ones don't pass, or a rule sets TLS or leads connections elsewhere | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
 //! | undeclared, at a range | chains of `0.0.0.0_PORT` for HTTP, for other plain text and for the rest | the same |
 //! | of a Sidecar, HTTP_PROXY | `ADDRESS_PORT` | the route `http_proxy.PORT` |
@@ -93,7 +93,7 @@ pub(crate) fn shared(
                     if matches!(port.protocol, Protocol::Tls | Protocol::Https) {
                         let wanted = any_address.entry(number).or_default();
                         wanted.names.entry(service.hostname()).or_insert((service, port));
-                    } else if kept || !settings.outbound_any {
+                    } else if kept || !settings.outbound_any || rules.must_apply(service, port) {
                         let wanted = any_address.entry(number).or_default();
                         wanted.rest.get_or_insert((service, port));
                     }

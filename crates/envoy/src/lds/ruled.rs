@@ -20,6 +20,7 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 use strait_rules::traffic::HostPattern;
 use strait_rules::traffic::destination_rule::RuleClient;
+use strait_rules::traffic::policy::ClientTls;
 use strait_rules::traffic::route::{ConnectionMatch, Destination, TcpRule};
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_xds::names::OutboundName;
@@ -165,6 +166,17 @@ impl<'a> ConnectionRules<'a> {
         let host = HostPattern::of_service(host);
         let mut objects = self.ways(&host, port, address);
         objects.find_map(|(routed, ways)| self.made(routed, &ways, port))
+    }
+
+    /// Whether connections to a port of a service may not pass by: a DestinationRule sets TLS for them, or a VirtualService
+    /// leads them elsewhere. In plain text they would bypass what these say.
+    pub(super) fn must_apply(&self, service: &MergedService, port: &Port) -> bool {
+        let Class { namespace, selection, .. } = self.class;
+        let policies = self.context.rules_for(service);
+        let rule = policies.rule(RuleClient { namespace, selection }, &service.primary.namespace);
+        let tls = rule.and_then(|rule| rule.resolved("", port.number).tls);
+        tls.is_some_and(|tls| *tls != ClientTls::Disable)
+            || self.of(service.hostname(), port, None).is_some()
     }
 
     /// The rules for connections to a port of a service at an address, or at any, object by object in the order in which these

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::library;
 use super::lists::{RouteLists, at_library, at_sidecar, list};
+use super::rules::route_count;
 use crate::class::Class;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::addresses::ListenAddresses;
@@ -60,21 +61,30 @@ pub(crate) fn contenders<'a>(
     let services = &context.traffic.virtual_services;
     let pattern = HostPattern::of_service(host);
     let is_service = addresses.services.iter().any(|(service, _)| service.hostname() == host);
-    let objects: Vec<_> = if is_service {
+    let groups: Vec<Vec<_>> = if is_service {
         services.of_host(&pattern, namespace).collect()
     } else {
-        services.of_pattern(&pattern, namespace).collect()
+        vec![services.of_pattern(&pattern, namespace).collect()]
     };
     let scope = context.traffic.scope(namespace, selection);
     let entrance = || match caller {
         RouteCaller::Sidecar => at_sidecar(port),
         RouteCaller::Library => at_library(port),
     };
-    for routed in objects {
+    // The first object of the group that has the host, whether it has rules for the proxy or not.
+    let mut claimed: Option<(usize, &Arc<RoutedService>)> = None;
+    let objects = groups.iter().enumerate();
+    for (at, routed) in objects.flat_map(|(at, group)| group.iter().map(move |one| (at, *one))) {
         if !scope.includes_rules(&pattern, &routed.service.meta.namespace)
             && let Some(sidecar) = scope.sidecar()
         {
             found.others.push((routed, format!("Sidecar {} does not import it", sidecar.meta)));
+            continue;
+        }
+        let (group, first) = *claimed.get_or_insert((at, routed));
+        if group != at {
+            let text = belongs_to(host, found.winner.unwrap_or(first));
+            found.others.push((routed, text));
             continue;
         }
         let has_routes = !list(context, class, entrance(), routed, kept).bytes.is_empty();
@@ -84,7 +94,12 @@ pub(crate) fn contenders<'a>(
                 let chosen = routed.http.chosen(MESH, namespace, selection, port);
                 let chosen = chosen.into_iter();
                 found.places = match caller {
-                    RouteCaller::Sidecar => chosen.map(|(place, ..)| place).collect(),
+                    RouteCaller::Sidecar => {
+                        let each = chosen.map(|(place, _, one)| {
+                            std::iter::repeat_n(place, route_count(one, MESH, 0))
+                        });
+                        each.flatten().collect()
+                    }
                     RouteCaller::Library => {
                         let routes = |one| library::ways_of(one).map_or(0, |(_, ways)| ways.len());
                         let each =
@@ -114,7 +129,7 @@ pub(crate) fn contenders<'a>(
         for routed in [winner].into_iter().chain(sharing) {
             for (_, rule, one) in routed.http.chosen(MESH, namespace, selection, port) {
                 let all = if one.is_catch_all() { &mut last } else { &mut found.shared };
-                all.push((routed, rule));
+                all.extend(std::iter::repeat_n((routed, rule), route_count(one, MESH, 0)));
             }
         }
         found.shared.append(&mut last);

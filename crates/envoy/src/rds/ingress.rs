@@ -12,6 +12,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 
 use super::base::field;
 use super::lists::{RouteEntrance, RouteList, RouteLists, list};
+use super::rules::route_count;
 use super::{ANSWER_BYTES_MAX, bool_value, counting, is_domain};
 use crate::chunks::{Chunks, FragmentChunk, digest};
 use crate::class::Class;
@@ -166,7 +167,8 @@ pub(crate) fn rules_at<'a>(
         let Class { namespace, selection, .. } = class;
         for (_, rule, one) in routed.http.chosen(gateway, namespace, selection, served.port) {
             let all = if one.is_catch_all() { &mut last } else { &mut rules };
-            all.push((*routed, rule));
+            let count = route_count(one, gateway, ingress.token_rules);
+            all.extend(std::iter::repeat_n((*routed, rule), count));
         }
     }
     rules.append(&mut last);

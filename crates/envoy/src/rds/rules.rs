@@ -148,6 +148,12 @@ pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRout
     alike.collect()
 }
 
+/// Returns how many routes [`routes`] makes of a match at a gateway, with as many rules for tokens.
+pub(super) fn route_count(one: &RequestMatch, gateway: &str, token_rules: usize) -> usize {
+    let by_claims = if one.claims.is_empty() || gateway == MESH { 1 } else { token_rules.max(1) };
+    absent_headers(one).len() * by_claims
+}
+
 /// Conditions for `withoutHeaders` whose pattern fits the empty text, as alternatives: Envoy cannot tell an absent header
 /// from an empty one in one condition, so a header is either absent, or present with another value.
 fn absent_headers(one: &RequestMatch) -> Vec<Vec<route::HeaderMatcher>> {
@@ -156,9 +162,8 @@ fn absent_headers(one: &RequestMatch) -> Vec<Vec<route::HeaderMatcher>> {
         let absent =
             route::HeaderMatcher { invert_match: true, ..header(name, &TextMatch::Present) };
         let other = route::HeaderMatcher { invert_match: true, ..header(name, text) };
-        let takes_all = matches!(text, TextMatch::Regex(regex) if &**regex == ".*");
         let either: Vec<_> =
-            [Some(absent), (!takes_all).then_some(other)].into_iter().flatten().collect();
+            [Some(absent), (!text.takes_all()).then_some(other)].into_iter().flatten().collect();
         alternatives = alternatives
             .iter()
             .flat_map(|headers| {

@@ -15,7 +15,7 @@ use crate::{eds, rds};
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
 use strait_mesh::push::ingress::IngressOutline;
-use strait_mesh::push::proxy::{oldest_first, served_of};
+use strait_mesh::push::proxy::{oldest_first, rule_at_workloads, served_of};
 use strait_mesh::push::reach::{RuleDifference, definitions, same_before_ports};
 use strait_mesh::push::scope::SeenChanges;
 use strait_mesh::push::subset::{SubsetFilter, subset_names};
@@ -497,8 +497,14 @@ impl<'a> Lens<'a> {
                 merged.into_iter().flat_map(|one| served_of(one, cluster, namespace)).collect()
             };
             let (old, new) = (own(before), own(now));
+            let rule = |context, services: &[&Arc<Service>]| {
+                let one = services.first()?;
+                rule_at_workloads(context, namespace, (&one.hostname, &one.namespace))
+            };
             // Which pods serve what has no selector follows from its endpoints.
-            old != new || new.iter().any(|own| own.selector.is_empty())
+            old != new
+                || rule(self.whole[0], &old) != rule(self.whole[1], &new)
+                || new.iter().any(|own| own.selector.is_empty())
         });
         self.answers.borrow_mut().serves.insert(key, serves);
         serves

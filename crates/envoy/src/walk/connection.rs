@@ -88,7 +88,7 @@ impl ConnectionOfWorkload<'_> {
     }
 
     fn gives(&self, name: &str) -> bool {
-        let name = HostPattern::parse(name, "", "").ok();
+        let name = HostPattern::written(name).ok();
         name.zip(self.server_name).is_some_and(|(name, given)| name.matches(given))
     }
 
@@ -98,8 +98,7 @@ impl ConnectionOfWorkload<'_> {
 
     /// What is to be said against what a rule takes where the connection is led otherwise.
     fn against(&self, TakenConnections { name, range }: TakenConnections<'_>) -> String {
-        let name =
-            name.and_then(|name| Some((self.gives(name), HostPattern::parse(name, "", "").ok()?)));
+        let name = name.and_then(|name| Some((self.gives(name), HostPattern::written(name).ok()?)));
         match (name, range) {
             (Some((false, name)), _) | (Some((_, name)), None) => {
                 against_name(self.server_name, &name)

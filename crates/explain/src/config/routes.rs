@@ -91,6 +91,10 @@ impl ConfigView<'_> {
             found.reasons.extend(self.context.traffic.gateways.reasons_of(service));
         }
         let unbound = found.reasons.len();
+        if self.services_known {
+            let gateways = &self.context.traffic.gateways;
+            found.reasons.extend(gateways.rules_without_a_server(service));
+        }
         found.reasons.extend(self.claims_that_nobody_knows(service));
         if !service.is_for_mesh() {
             let is_bound = unbound < gateways.len();

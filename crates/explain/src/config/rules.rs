@@ -55,6 +55,7 @@ impl ConfigView<'_> {
         }
         found.reasons.extend(self.ports_of_rule(rule, object));
         found.reasons.extend(self.empty_subsets(rule, object));
+        found.reasons.extend(self.withheld_subsets(rule, object));
         found.reasons.extend(self.unplaced(rule));
         found.reasons.extend(self.policy_at_libraries(rule));
         found.proxies = self.clients.count(|namespace, selection| {
@@ -288,6 +289,31 @@ impl ConfigView<'_> {
             Reason::warning(&codes::SUBSET_EMPTY, path, text)
         };
         rule.subsets.keys().filter(is_empty).map(reason).collect()
+    }
+
+    /// Subsets with endpoints in several networks that gateways don't know by these labels.
+    fn withheld_subsets(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
+        let service = rule.host.exact().and_then(|host| self.context.services.get(host));
+        let Some(service) = service else { return Vec::new() };
+        let rules = self.context.rules_for(service);
+        let is_withheld = |name: &&Arc<str>| {
+            let subset = SubsetFilter::new(&rules, Some(rule), service, name);
+            subset.filter(SubsetFilter::is_near).is_some_and(|subset| {
+                let all = service.endpoints();
+                let own = all
+                    .filter(|(shard, one, network)| subset.contains(&shard.cluster, network, *one));
+                own.map(|(_, _, network)| network).collect::<BTreeSet<_>>().len() > 1
+            })
+        };
+        let paths = SubsetPaths::of(object);
+        let reason = |name: &Arc<str>| {
+            let text = format!(
+                "gateways don't know subset {name} of {} by these labels: clients are given endpoints of their own network only",
+                rule.host
+            );
+            Reason::warning(&codes::SUBSET_WITHHELD, format!("{}.labels", paths.path(name)), text)
+        };
+        rule.subsets.keys().filter(is_withheld).map(reason).collect()
     }
 
     /// Settings for ports that no service of the rule has.

@@ -1,8 +1,9 @@
 //! Says of objects of the mesh's configuration, before an API server stores them, what would become of them.
 //!
 //! Judges by what judges stored objects ([`crate::ConfigTrials`]), and puts its answer into the words of
-//! `admission.k8s.io/v1`. What can't be read is refused; what has no effect in part, or names what isn't there (yet), is
-//! stored with warnings. Whatever it doesn't know, and whatever is to be deleted, may be.
+//! `admission.k8s.io/v1`. An object that can't be read, or holds an error, is refused, unless [`ValidationMode::Warn`] is set;
+//! what has no effect in part, or names what isn't there (yet), is stored with warnings. Whatever it doesn't know, and
+//! whatever is to be deleted, may be.
 
 mod counts;
 mod review;
@@ -13,15 +14,26 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 pub use self::counts::{ValidationCounts, ValidationResult};
-use crate::{ConfigReports, ConfigTrials};
+use crate::{ConfigReports, ConfigTrials, ObjectVerdict};
 use strait_mesh::push::PushContext;
 use strait_rules::access::PolicyErrors;
+
+/// What the webhook does with objects that hold errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ValidationMode {
+    /// Refuses them.
+    #[default]
+    Reject,
+    /// Has them stored, with warnings.
+    Warn,
+}
 
 /// Answers API servers.
 pub struct Validator {
     context: watch::Receiver<Option<Arc<PushContext>>>,
     reports: watch::Receiver<Arc<ConfigReports>>,
     trials: ConfigTrials,
+    mode: ValidationMode,
     counts: Arc<ValidationCounts>,
 }
 
@@ -31,9 +43,10 @@ impl Validator {
         context: watch::Receiver<Option<Arc<PushContext>>>,
         reports: watch::Receiver<Arc<ConfigReports>>,
         errors: PolicyErrors,
+        mode: ValidationMode,
         counts: Arc<ValidationCounts>,
     ) -> Self {
-        Self { context, reports, trials: ConfigTrials::new(errors), counts }
+        Self { context, reports, trials: ConfigTrials::new(errors), mode, counts }
     }
 
     /// The answer to an AdmissionReview. Works for milliseconds, and waits for nobody but others that ask.
@@ -44,7 +57,12 @@ impl Validator {
         let context = self.context.borrow().clone();
         let reports = Arc::clone(&self.reports.borrow());
         let judge = |object: &Arc<Value>| match &context {
-            Some(context) => Ok(self.trials.verdict(context, &reports, object)),
+            Some(context) => {
+                let verdict = self.trials.verdict(context, &reports, object);
+                let rejects = self.mode == ValidationMode::Reject;
+                Ok(verdict
+                    .map(|one| ObjectVerdict { is_refused: one.is_refused && rejects, ..one }))
+            }
             None => Err("the control plane has not read the mesh yet"),
         };
         match review::answer(body, judge) {

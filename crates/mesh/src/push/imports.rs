@@ -29,19 +29,24 @@ impl<'a> Imports<'a> {
 
     /// Whether it is given it at that port.
     pub fn has_port(&self, service: &MergedService, port: u16) -> bool {
-        if !self.scope.is_by_port() {
-            return self.has(service);
-        }
         let owner = &service.primary.namespace;
         let is_other = |other: &&Port| other.number != port && other.protocol != Protocol::Udp;
         let mut others = service.all_ports().filter(is_other);
         let of = (port, others.next().is_none());
-        self.is_in_scope(service, |scope, host| scope.leads_to_port(host, owner, of))
+        let Self { context, view, scope } = self;
+        let host = &HostPattern::of_service(service.hostname());
+        let is_imported = match scope.is_by_port() {
+            true => scope.leads_to_port(host, owner, of),
+            false => scope.includes(host, owner),
+        };
+        scope.sidecar().is_none()
+            || is_imported
+            || context.leads_to_port(service.hostname(), port, &view.namespace, &view.selection)
     }
 
     /// Whether services that it is given may be without some of their ports.
     pub fn is_by_port(&self) -> bool {
-        self.scope.is_by_port()
+        self.scope.sidecar().is_some()
     }
 
     fn is_in_scope(
@@ -60,6 +65,18 @@ impl PushContext {
     /// Whether rules that hold for a proxy lead to a service, be it by another name of it, which it is given for that.
     pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
         let leads = |host: &Hostname| self.traffic.leads_to(host, namespace, selection);
+        leads(host) || self.aliases.names_of(host).iter().any(leads)
+    }
+
+    /// Whether such rules lead to that port of the service, or to it without naming a port.
+    fn leads_to_port(
+        &self,
+        host: &Hostname,
+        port: u16,
+        namespace: &Namespace,
+        selection: &Selection,
+    ) -> bool {
+        let leads = |host: &Hostname| self.traffic.leads_to_port(host, port, namespace, selection);
         leads(host) || self.aliases.names_of(host).iter().any(leads)
     }
 }

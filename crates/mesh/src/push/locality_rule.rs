@@ -24,10 +24,26 @@ pub(super) enum LocalityRule<'a> {
 }
 
 impl<'a> LocalityRule<'a> {
-    /// What `policy` makes of localities, for a client that is `here`; of what it doesn't say the service's own wish counts,
+    /// What `policy` makes of localities, for a client that is `here`, if that is known; of what it doesn't say the service's own wish counts,
     /// if it `prefers` some, else what the mesh says. Near ones come first only where outlier detection says which
-    /// endpoints fail; else requests would stay with near ones that do.
+    /// endpoints fail; else requests would stay with near ones that do. For a client in an unknown place only
+    /// `failoverPriority` applies, which may compare networks, and `distribute` from anywhere.
     pub(super) fn of(
+        policy: &'a ResolvedPolicy,
+        prefers: bool,
+        mesh: Option<&'a LocalitySetting>,
+        here: Option<&Locality>,
+    ) -> Self {
+        let rule = Self::from_place(policy, prefers, mesh, here.unwrap_or(&Locality::default()));
+        let needs_no_place = match rule {
+            Self::NearFirst(Some(setting)) => !setting.failover_priority.is_empty(),
+            Self::Shares(_) => true,
+            _ => false,
+        };
+        if here.is_some() || needs_no_place { rule } else { Self::Unsaid }
+    }
+
+    fn from_place(
         policy: &'a ResolvedPolicy,
         prefers: bool,
         mesh: Option<&'a LocalitySetting>,
@@ -271,7 +287,20 @@ mod tests {
             (with(Some(to("us/*")), true), "alike"),
         ];
         for (policy, expected) in cases {
-            let rule = LocalityRule::of(&policy, false, None, &here);
+            let rule = LocalityRule::of(&policy, false, None, Some(&here));
+            assert_eq!(kind(rule), expected, "{policy:?}");
+        }
+        // For a client in an unknown place.
+        let failover_priority = vec![PlaceLabel::Network];
+        let by_network = LocalitySetting { failover_priority, ..on.clone() };
+        for (policy, expected) in [
+            (with(Some(by_network), true), "near as said"),
+            (with(Some(to("*")), false), "shares"),
+            (with(Some(to("eu/*")), false), "unsaid"),
+            (with(Some(on.clone()), true), "unsaid"),
+            (with(None, true), "unsaid"),
+        ] {
+            let rule = LocalityRule::of(&policy, false, None, None);
             assert_eq!(kind(rule), expected, "{policy:?}");
         }
         // What the mesh says counts last.
@@ -285,7 +314,7 @@ mod tests {
             (&detects, true, None, "unsaid"),
             (&with(Some(off.clone()), false), false, Some(&to("eu/*")), "alike"),
         ] {
-            let rule = LocalityRule::of(policy, prefers, mesh, &here);
+            let rule = LocalityRule::of(policy, prefers, mesh, Some(&here));
             assert_eq!(kind(rule), expected, "{policy:?} {prefers} {mesh:?}");
         }
     }

@@ -10,6 +10,8 @@ use strait_model::{
     ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Hostname, NETWORK_LABEL, Namespace, Port,
     Protocol, Proxy, ProxyType, Service, TargetPort, gateway_port, labels_match,
 };
+use strait_rules::traffic::Selection;
+use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
 use strait_rules::traffic::policy::PoolLimits;
 use strait_rules::traffic::sidecar::SidecarIngress;
 
@@ -22,8 +24,8 @@ pub struct InboundTarget<'a> {
     pub service: Option<(&'a Hostname, &'a Namespace)>,
     /// The port on the workload.
     pub target: u16,
-    /// What connections to the workload are held to, if to anything.
-    pub pool: Option<&'a Arc<PoolLimits>>,
+    /// The limits of connections to the workload: those of its Sidecar, else those of the rule for the service.
+    pub pool: Option<Arc<PoolLimits>>,
     /// What its Sidecar says of the port, where that says what is taken in.
     pub ingress: Option<&'a SidecarIngress>,
 }
@@ -78,20 +80,49 @@ pub fn inbound_targets<'a>(
         for one in all_targets(context, proxy, served) {
             services.entry(one.port.number).or_insert(one.service);
         }
-        let target = |one: &'a SidecarIngress| InboundTarget {
-            port: &one.port,
-            service: services.get(&one.port.number).copied().flatten(),
-            target: one.port.number,
-            pool: one.pool.as_ref().or(of_all),
-            ingress: Some(one),
+        let target = |one: &'a SidecarIngress| {
+            let service = services.get(&one.port.number).copied().flatten();
+            let of_sidecar = one.pool.as_ref().or(of_all).cloned();
+            let of_rule = || pool_of_rule(context, proxy.namespace(), service?, one.port.number);
+            InboundTarget {
+                port: &one.port,
+                service,
+                target: one.port.number,
+                pool: of_sidecar.or_else(of_rule),
+                ingress: Some(one),
+            }
         };
         return ingress.iter().map(target).collect();
     }
     let mut targets = BTreeMap::new();
     for one in all_targets(context, proxy, served) {
-        targets.entry(one.target).or_insert(InboundTarget { pool: of_all, ..one });
+        targets.entry(one.target).or_insert(one);
     }
-    targets.into_values().collect()
+    let with_pool = |one: InboundTarget<'a>| {
+        let of_rule = || pool_of_rule(context, proxy.namespace(), one.service?, one.port.number);
+        InboundTarget { pool: of_all.cloned().or_else(of_rule), ..one }
+    };
+    targets.into_values().map(with_pool).collect()
+}
+
+/// Returns the DestinationRule that applies at the workloads of a service, if there is one: the rule of their namespace as
+/// clients, but never one with a `workloadSelector`, which selects clients. (Istio, "DestinationRule", `workloadSelector`.)
+pub fn rule_at_workloads(
+    context: &PushContext,
+    namespace: &Namespace,
+    (hostname, owner): (&Hostname, &Namespace),
+) -> Option<Arc<DestinationRule>> {
+    let rules = context.traffic.destination_rules.of(hostname.as_str());
+    rules.rule(RuleClient { namespace, selection: &Selection::default() }, owner).cloned()
+}
+
+fn pool_of_rule(
+    context: &PushContext,
+    namespace: &Namespace,
+    service: (&Hostname, &Namespace),
+    port: u16,
+) -> Option<Arc<PoolLimits>> {
+    rule_at_workloads(context, namespace, service)?.resolved("", port).connection_pool
 }
 
 /// The port of `proxy` itself that one of its Services leads to by `number`, by the oldest that has such a port; `None`

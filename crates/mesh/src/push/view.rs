@@ -419,11 +419,11 @@ pub fn assignment_of(
     let weighed = weigh(&groups, &remote);
     let is_client = view.role == Role::Client;
     let prefers = service.primary.prefers != Distribution::Any && is_client;
-    let rule = match &view.locality {
-        Some(here) if is_client => {
-            LocalityRule::of(&policy, prefers, context.mesh.localities.as_deref(), here)
-        }
-        _ => LocalityRule::Unsaid,
+    let here = view.locality.as_deref();
+    let rule = if is_client {
+        LocalityRule::of(&policy, prefers, context.mesh.localities.as_deref(), here)
+    } else {
+        LocalityRule::Unsaid
     };
     let prefers =
         prefers && (view.locality.is_some() || view.node.is_some()) && rule == LocalityRule::Unsaid;
@@ -432,8 +432,10 @@ pub fn assignment_of(
         fit(&mut groups, weighed, &gateways);
         let take = |at: usize| Some((std::mem::take(groups.get_mut(at)?), *direct.get(at)?));
         let groups = order.into_iter().filter_map(take).collect();
-        let localities = match (rule, &view.locality) {
-            (LocalityRule::NearFirst(setting), Some(here)) => {
+        let localities = match rule {
+            LocalityRule::NearFirst(setting) => {
+                let unknown = Locality::default();
+                let here = here.unwrap_or(&unknown);
                 locality_priority::ranked(groups, |there, _, remote| {
                     locality_rule::distance(setting, here, there, remote)
                 })

@@ -476,6 +476,10 @@ impl WrittenOutliers {
         }
         let lasting =
             |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
+        if self.interval.as_ref().is_some_and(|interval| interval.0.is_zero()) {
+            let text = "0s is no interval: 10s counts".to_owned();
+            faults.push(LimitFault::Bounded("interval", text));
+        }
         let interval = lasting(self.interval);
         if interval.is_some_and(|said| said < SHORTEST) {
             faults.push(LimitFault::Bounded("interval", SHORTER.to_owned()));

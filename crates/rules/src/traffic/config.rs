@@ -8,6 +8,7 @@ use super::destination_rule::DestinationRules;
 use super::envoy_filter::EnvoyFilters;
 use super::gateways::Gateways;
 use super::hosts::HostPattern;
+use super::route::Destination;
 use super::selection::{Selection, Selectors};
 use super::sidecar::{ImportScope, Sidecars};
 use super::telemetry::Telemetries;
@@ -50,7 +51,8 @@ impl Traffic {
         self.sidecars.scope(namespace, selection)
     }
 
-    /// See [`VirtualServices::of_host`]; what the proxy's [scope](Self::scope) leaves out aside.
+    /// The objects to the first of which that has rules for a proxy a host belongs: see [`VirtualServices::of_host`]. What the
+    /// proxy's [scope](Self::scope) leaves out is not among them.
     pub fn routed_of_host<'a: 'n, 'n>(
         &'a self,
         host: &'n HostPattern,
@@ -58,7 +60,12 @@ impl Traffic {
         selection: &Selection,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let scope = self.scope(namespace, selection);
-        scope.of_rules(host, self.virtual_services.of_host(host, namespace))
+        let mut groups = self.virtual_services.of_host(host, namespace);
+        let group = groups.find_map(|group| {
+            let group: Vec<_> = scope.of_rules(host, group.into_iter()).collect();
+            (!group.is_empty()).then_some(group)
+        });
+        group.unwrap_or_default().into_iter()
     }
 
     /// The objects that name this very host, in the same order and as far as the scope goes.
@@ -74,8 +81,30 @@ impl Traffic {
 
     /// Whether rules that hold for a proxy lead to a service, which it is given for that.
     pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
-        let leads =
-            |one: &Arc<RoutedService>| one.destinations_from(namespace).any(|to| to.host == *host);
+        self.leads_where(host, namespace, selection, |_| true)
+    }
+
+    /// Whether such rules lead to that port of it, or to it without naming a port.
+    pub fn leads_to_port(
+        &self,
+        host: &Hostname,
+        port: u16,
+        namespace: &Namespace,
+        selection: &Selection,
+    ) -> bool {
+        self.leads_where(host, namespace, selection, |to| to.port.is_none_or(|one| one == port))
+    }
+
+    fn leads_where(
+        &self,
+        host: &Hostname,
+        namespace: &Namespace,
+        selection: &Selection,
+        fits: impl Fn(&Destination) -> bool,
+    ) -> bool {
+        let leads = |one: &Arc<RoutedService>| {
+            one.destinations_from(namespace).any(|to| to.host == *host && fits(to))
+        };
         let mut patterns = self.virtual_services.leading_to(host);
         patterns.any(|pattern| self.routed_of_pattern(pattern, namespace, selection).any(leads))
     }

@@ -27,7 +27,9 @@ use super::route::{
 };
 use strait_base::codes;
 use strait_model::mesh_config::{RareRetrySettings, RetryRule, command_operators};
-use strait_model::{CLUSTERSET, GATEWAY_API, Hostname, MCS_API, Namespace, is_header_name};
+use strait_model::{
+    CLUSTERSET, GATEWAY_API, Hostname, ISTIO_NETWORKING, MCS_API, Namespace, is_header_name,
+};
 
 /// A route on Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,7 +152,8 @@ impl GatewayRoute {
         domain: &str,
         mut grants: impl Iterator<Item = &'a ReferenceGrant>,
     ) -> bool {
-        let Some((to, name, namespace)) = ServiceKind::of_host(host, domain) else { return false };
+        // A host that is no Service belongs to no namespace.
+        let Some((to, name, namespace)) = ServiceKind::of_host(host, domain) else { return true };
         namespace == self.meta.namespace.as_str()
             || namespace == parent.namespace.as_str()
             || grants.any(|grant| {
@@ -511,12 +514,25 @@ impl RuleReader<'_> {
         backends.into()
     }
 
-    /// A Service, with a port.
+    /// A Service with a port, a ServiceImport, whose only port is used if none is named, or a host of the mesh with a port
+    /// (Istio, kind `Hostname`).
     fn backend(&mut self, raw: &RawBackend, path: &str) -> Option<Destination> {
-        let kind = ServiceKind::of(&raw.group, raw.kind.as_deref().unwrap_or("Service"));
-        let kind = kind.filter(|_| raw.port.is_some() && !raw.name.is_empty());
+        let kind = raw.kind.as_deref().unwrap_or("Service");
+        if (&*raw.group, kind) == (ISTIO_NETWORKING, "Hostname")
+            && raw.port.is_some()
+            && raw.namespace.is_none()
+            && let Ok(HostPattern::Exact(host)) = HostPattern::written(&raw.name)
+        {
+            return Some(Destination { port: raw.port, ..Destination::to(host) });
+        }
+        let kind = ServiceKind::of(&raw.group, kind).filter(|kind| {
+            !raw.name.is_empty() && (raw.port.is_some() || *kind == ServiceKind::ServiceImport)
+        });
         let Some(kind) = kind else {
-            let text = format!("is no Service with a port; its share is {}", self.lost);
+            let text = format!(
+                "is neither a Service with a port, nor a ServiceImport, nor a Hostname with a port and without a namespace; its share is {}",
+                self.lost
+            );
             self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
             return None;
         };

@@ -11,6 +11,7 @@ use super::changes::TrafficChanges;
 use super::gateway::{Gateway, GatewayServer, ServerHost, ServerProtocol};
 use super::hosts::{HostPattern, HostSet};
 use super::object::{ObjectMeta, Reason, new_reasons};
+use super::route::{MESH, SourceMatch};
 use super::virtual_service::VirtualService;
 use strait_base::codes;
 use strait_model::mesh_config::GatewayScope;
@@ -167,6 +168,47 @@ impl Gateways {
         lacking.map(reason).collect()
     }
 
+    /// The rules of a VirtualService, and their matches, that apply at none of the servers that serve it: they are for another
+    /// protocol, for a port that none of these has, or for gateways that the object doesn't name.
+    pub fn rules_without_a_server(&self, service: &VirtualService) -> Vec<Reason> {
+        let named = service.gateways.iter().filter_map(|name| Some((name, self.named(name)?)));
+        let serving = named.flat_map(|(name, gateway)| {
+            let serves = |server: &&GatewayServer| {
+                server.hosts.iter().any(|one| !one.common(service).is_empty())
+            };
+            gateway.servers.iter().filter(serves).map(move |server| (name, server))
+        });
+        let servers: Vec<(&Arc<str>, &GatewayServer)> = serving.collect();
+        let mut reasons = Vec::new();
+        let mut judge = |list: RuleList, path: &str, port: Option<u16>, source: &SourceMatch| {
+            reasons.extend(unserved_rule(service, &servers, (list, path), port, source));
+        };
+        let every = SourceMatch::default();
+        for (at, rule) in service.http.iter().enumerate().filter(|(_, rule)| !rule.is_absent) {
+            let path = format!("spec.http[{at}]");
+            if rule.matches.is_empty() {
+                judge(RuleList::Http, &path, None, &every);
+            }
+            for (place, one) in rule.matches.iter().enumerate() {
+                let path = format!("{path}.match[{place}]");
+                judge(RuleList::Http, &path, one.port, &one.source);
+            }
+        }
+        for (list, rules) in [(RuleList::Tls, &service.tls), (RuleList::Tcp, &service.tcp)] {
+            for rule in rules {
+                let path = format!("spec.{}[{}]", list.field(), rule.place.index);
+                if rule.matches.is_empty() {
+                    judge(list, &path, None, &every);
+                }
+                for (place, one) in rule.matches.iter().enumerate() {
+                    let path = format!("{path}.match[{place}]");
+                    judge(list, &path, one.port, &one.source);
+                }
+            }
+        }
+        reasons
+    }
+
     /// What a VirtualService names among its gateways and can't be served by.
     pub fn reasons_of(&self, service: &VirtualService) -> Vec<Reason> {
         let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));
@@ -198,6 +240,87 @@ impl Gateways {
         };
         named.filter_map(reason).collect()
     }
+}
+
+/// A list of rules in a VirtualService.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RuleList {
+    Http,
+    Tls,
+    Tcp,
+}
+
+impl RuleList {
+    fn field(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tls => "tls",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// The servers that its rules are for, in words.
+    fn servers(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP, or of HTTPS that ends there",
+            Self::Tls => "TLS or HTTPS in mode PASSTHROUGH",
+            Self::Tcp => "TCP, or of TLS that ends there",
+        }
+    }
+
+    fn is_for(self, server: &ServerProtocol) -> bool {
+        match self {
+            Self::Http => matches!(server, ServerProtocol::Http | ServerProtocol::Https(_)),
+            Self::Tls => *server == ServerProtocol::Passthrough,
+            Self::Tcp => matches!(server, ServerProtocol::Tcp | ServerProtocol::Tls(_)),
+        }
+    }
+}
+
+/// Why a rule or a match of a VirtualService applies at none of the servers that serve the object; `None` where it applies at
+/// one, or may apply at sidecars, or the object has no server at all.
+fn unserved_rule(
+    service: &VirtualService,
+    servers: &[(&Arc<str>, &GatewayServer)],
+    (list, path): (RuleList, &str),
+    port: Option<u16>,
+    source: &SourceMatch,
+) -> Option<Reason> {
+    let asked = &source.gateways;
+    if !asked.is_empty() && !asked.iter().any(|name| service.gateways.contains(name)) {
+        let text =
+            format!("{} is none of the gateways of the object: nothing fits it", asked.join(", "));
+        return Some(Reason::lost(&codes::GATEWAY_UNBOUND, format!("{path}.gateways"), text));
+    }
+    let is_asked = |name: &Arc<str>| asked.is_empty() || asked.contains(name);
+    let may_be_for_sidecars = service.is_for_mesh() && is_asked(&Arc::from(MESH));
+    if may_be_for_sidecars || servers.is_empty() {
+        return None;
+    }
+    let of_gateways: Vec<_> = servers.iter().filter(|(name, _)| is_asked(name)).collect();
+    let ports: BTreeSet<u16> = of_gateways.iter().map(|(_, server)| server.port).collect();
+    let list_of =
+        |ports: &BTreeSet<u16>| ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+    if let Some(port) = port.filter(|port| !ports.contains(port)) {
+        let text = format!(
+            "no server of its Gateways for these hosts has port {port}; they have {}: nothing fits it",
+            list_of(&ports)
+        );
+        return Some(Reason::lost(&codes::TRAFFIC_PORT, format!("{path}.port"), text));
+    }
+    let at_port =
+        of_gateways.iter().filter(|(_, server)| port.is_none_or(|one| one == server.port));
+    let mut at_port = at_port.peekable();
+    at_port.peek()?;
+    if at_port.any(|(_, server)| list.is_for(&server.protocol)) {
+        return None;
+    }
+    let text = format!(
+        "rules of {} are for servers of {}, and none of its Gateways for these hosts is one: nothing fits it",
+        list.field(),
+        list.servers()
+    );
+    Some(Reason::lost(&codes::RULE_PROTOCOL, path, text))
 }
 
 impl ServerHost {

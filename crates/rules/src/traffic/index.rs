@@ -114,6 +114,12 @@ impl TrafficKind {
         }
     }
 
+    /// Whether the last valid version of an object stays in use, as a whole, while a part of it holds an error. Objects of the
+    /// Gateway API answer requests as that says.
+    fn keeps_valid_version(self) -> bool {
+        matches!(self, Self::VirtualService | Self::DestinationRule)
+    }
+
     fn read(self, meta: ObjectMeta, object: &Value, settings: &KindSettings) -> ReadObject {
         Ok(match self {
             Self::DestinationRule => {
@@ -168,6 +174,9 @@ impl TrafficKind {
         })
     }
 }
+
+/// The last valid version of an object, as it was stored and as it was read, and whether that version holds errors.
+type EarlierVersion = ((ObjectJson, TrafficObject), bool);
 
 /// An object that was read, with its reasons, or the reason for which it is refused.
 type ReadObject = Result<(TrafficObject, Vec<Reason>), Reason>;
@@ -523,7 +532,8 @@ impl TrafficIndex {
             (EarlierForm::IsForgotten, _) => None,
             (EarlierForm::StandsIn, None) => self.remembered_form(kind, key, object),
             (EarlierForm::StandsIn, Some(report)) => {
-                report.good().map(|(stored, read)| (stored.clone(), read.clone()))
+                let good = report.good();
+                good.map(|(stored, read)| ((stored.clone(), read.clone()), report.is_faulty))
             }
         };
         let read = match bounds::to_value(key, object) {
@@ -553,7 +563,7 @@ impl TrafficIndex {
         kind: TrafficKind,
         key: &ObjectKey,
         object: &ObjectJson,
-        (read, was): (ReadObject, Option<(ObjectJson, TrafficObject)>),
+        (read, was): (ReadObject, Option<EarlierVersion>),
         changes: &mut TrafficChanges,
     ) -> bool {
         let shared = self.objects.shared_key(key);
@@ -563,9 +573,17 @@ impl TrafficIndex {
         let old = before.as_ref().and_then(|report| report.in_force()).cloned();
         let (good, state) = match read {
             Ok((mut read, reasons)) => {
-                self.shared.share(&mut read);
-                let state = ObjectState { reasons, ..ObjectState::default() };
-                (Some((object.clone(), read)), state)
+                let is_faulty = has_faults(kind, &reasons);
+                match was.filter(|(_, was_faulty)| is_faulty && !was_faulty) {
+                    Some(was) => {
+                        (Some(was), ObjectState { reasons, refused: true, is_last_good: true })
+                    }
+                    None => {
+                        self.shared.share(&mut read);
+                        let state = ObjectState { reasons, ..ObjectState::default() };
+                        (Some(((object.clone(), read), is_faulty)), state)
+                    }
+                }
             }
             Err(reason) => {
                 let is_last_good = was.is_some();
@@ -584,7 +602,7 @@ impl TrafficIndex {
         let mut state = Arc::new(state);
         self.shared.states.share(&mut state);
         let report = match good {
-            Some(good) => TrafficReport::of(good, state),
+            Some((good, is_faulty)) => TrafficReport::of(good, is_faulty, state),
             None => TrafficReport::guarded(guard, state),
         };
         let new = report.in_force().cloned();
@@ -633,11 +651,12 @@ impl TrafficIndex {
         kind: TrafficKind,
         key: &ObjectKey,
         now: &ObjectJson,
-    ) -> Option<(ObjectJson, TrafficObject)> {
+    ) -> Option<EarlierVersion> {
         let stored = self.remembered.get(key).filter(|stored| *stored != now)?;
         let value = bounds::to_value(key, stored).ok()?;
-        let (read, _) = kind.read(ObjectMeta::of(key, &value), &value, &self.settings).ok()?;
-        Some((stored.clone(), read))
+        let (read, reasons) =
+            kind.read(ObjectMeta::of(key, &value), &value, &self.settings).ok()?;
+        Some(((stored.clone(), read), has_faults(kind, &reasons)))
     }
 
     fn remove(&mut self, key: &ObjectKey, changes: &mut TrafficChanges) -> bool {
@@ -736,6 +755,10 @@ impl TrafficIndex {
             TrafficObject::IngressClass(class) => self.ingresses.remove_class(class),
         }
     }
+}
+
+fn has_faults(kind: TrafficKind, reasons: &[Reason]) -> bool {
+    kind.keeps_valid_version() && reasons.iter().any(Reason::is_fault)
 }
 
 fn key_of(group: &str, kind: TrafficKind, meta: ObjectMeta) -> ObjectKey {

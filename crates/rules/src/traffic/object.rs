@@ -63,6 +63,18 @@ impl Reason {
         Self { code, path: path.into(), text: text.to_string(), is_lost: true }
     }
 
+    /// Returns whether the object holds an error: proxies would refuse a part of it, or answer requests with 500. The API
+    /// server should not store such an object, and its last valid version stays in use.
+    pub fn is_fault(&self) -> bool {
+        const FAULTS: [&Code; 4] = [
+            &codes::ROUTE_REFUSED,
+            &codes::MATCH_REFUSED,
+            &codes::DESTINATION_INVALID,
+            &codes::TRAFFIC_VALUE,
+        ];
+        self.is_lost && FAULTS.contains(&self.code)
+    }
+
     /// A part that works otherwise than one might believe.
     pub fn warning(code: &'static Code, path: impl Into<String>, text: impl fmt::Display) -> Self {
         Self { code, path: path.into(), text: text.to_string(), is_lost: false }

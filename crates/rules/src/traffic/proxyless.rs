@@ -5,8 +5,6 @@
 //! the application gives it, and at nothing else. Where it can't tell whether a rule is for a call, the call fails: it never
 //! falls to a rule behind that one, which is for others.
 
-use regex::Regex;
-
 use super::policy::{Algorithm, ClientTls, HashKey, HashTable, PolicyGroups, PoolLimits};
 use super::route::{HttpRule, PathMatch, RareConditions, RequestMatch, TextMatch};
 use strait_model::GrpcLibrary;
@@ -46,7 +44,7 @@ pub enum CallMatch {
 
 /// Which calls fit a match.
 pub fn of_match(one: &RequestMatch) -> CallMatch {
-    let method = one.method.as_ref().map(|method| fits(method, METHOD));
+    let method = one.method.as_ref().map(|method| method.fits(METHOD));
     if method == Some(Some(false)) || !one.query.is_empty() {
         return CallMatch::Never;
     }
@@ -193,18 +191,6 @@ pub fn hashed(key: &HashKey) -> Option<HashKey> {
     is_seen_header(&name).then_some(HashKey::Header(name))
 }
 
-/// Whether a text fits a condition; `None` where that can't be tried here.
-pub fn fits(wanted: &TextMatch, text: &str) -> Option<bool> {
-    Some(match wanted {
-        TextMatch::Exact(whole) => **whole == *text,
-        TextMatch::Prefix(begin) => text.starts_with(&**begin),
-        TextMatch::Regex(expression) => {
-            Regex::new(&format!("^(?:{expression})$")).ok()?.is_match(text)
-        }
-        TextMatch::Present => true,
-    })
-}
-
 fn conditions(retries: &RetryRule) -> impl Iterator<Item = &str> {
     retries.on.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
@@ -223,7 +209,7 @@ fn other_values(one: &RequestMatch) -> usize {
 
 fn is_seen((name, text): &(std::sync::Arc<str>, TextMatch)) -> bool {
     let is_known = match text {
-        TextMatch::Regex(expression) => is_common(expression) && fits(text, "").is_some(),
+        TextMatch::Regex(expression) => is_common(expression) && text.fits("").is_some(),
         TextMatch::Exact(_) | TextMatch::Prefix(_) | TextMatch::Present => true,
     };
     is_seen_header(name) && is_known

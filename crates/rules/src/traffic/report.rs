@@ -50,19 +50,25 @@ pub struct TrafficReport {
     stored: Option<ObjectJson>,
     /// The same as it was read. Where none of it ever made sense, what counts in its place: see [`DestinationRule::guard`].
     read: Option<TrafficObject>,
+    /// Whether that version holds [errors](super::object::Reason::is_fault).
+    pub(super) is_faulty: bool,
     /// How it was taken as it is now.
     pub state: Arc<ObjectState>,
 }
 
 impl TrafficReport {
     /// The last of an object that made sense, and how it is taken as it is now.
-    pub(super) fn of(good: (ObjectJson, TrafficObject), state: Arc<ObjectState>) -> Self {
-        Self { stored: Some(good.0), read: Some(good.1), state }
+    pub(super) fn of(
+        good: (ObjectJson, TrafficObject),
+        is_faulty: bool,
+        state: Arc<ObjectState>,
+    ) -> Self {
+        Self { stored: Some(good.0), read: Some(good.1), is_faulty, state }
     }
 
     /// One that never made sense, and what counts in its place.
     pub(super) fn guarded(guard: Option<TrafficObject>, state: Arc<ObjectState>) -> Self {
-        Self { stored: None, read: guard, state }
+        Self { stored: None, read: guard, is_faulty: false, state }
     }
 
     /// The last of it that made sense, as it was stored and as it was read.

@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use regex::Regex;
 
 use super::object::ObjectMeta;
 use super::selection::{RuleSelector, Selection};
@@ -160,6 +161,8 @@ pub struct RuleTerms {
     pub retries: Option<Box<RetryRule>>,
     /// Whether it holds what Envoy refuses: requests get a 500.
     pub refused: bool,
+    /// Whether it is as if absent, because it holds what Envoy refuses and blocks no requests.
+    pub is_absent: bool,
     /// Whether requests get a 500, instead of a 503, where a destination isn't known.
     pub is_strict: bool,
     /// What few rules have.
@@ -478,7 +481,7 @@ impl HttpRoutes {
     ) -> Vec<(usize, &'a HttpRule, &'a RequestMatch)> {
         static EVERY: LazyLock<[RequestMatch; 1]> = LazyLock::new(Default::default);
         let mut chosen = Vec::new();
-        for (at, rule) in self.rules.iter().enumerate() {
+        for (at, rule) in self.rules.iter().enumerate().filter(|(_, rule)| !rule.is_absent) {
             let matches = if rule.matches.is_empty() { &EVERY[..] } else { &rule.matches };
             for one in matches {
                 let is_for = one.port.is_none_or(|wanted| wanted == port)
@@ -552,18 +555,26 @@ impl Destination {
 }
 
 impl TextMatch {
+    /// Returns whether a text fits; `None` for an expression that can't be tried here.
+    pub fn fits(&self, text: &str) -> Option<bool> {
+        Some(match self {
+            Self::Exact(whole) => **whole == *text,
+            Self::Prefix(begin) => text.starts_with(&**begin),
+            Self::Regex(expression) => {
+                Regex::new(&format!("^(?:{expression})$")).ok()?.is_match(text)
+            }
+            Self::Present => true,
+        })
+    }
+
+    /// Returns whether every text fits.
+    pub fn takes_all(&self) -> bool {
+        matches!(self, Self::Regex(text) if &**text == ".*")
+    }
+
     /// Returns whether the empty text fits.
     pub fn takes_empty(&self) -> bool {
-        match self {
-            Self::Exact(text) => text.is_empty(),
-            Self::Regex(text) => {
-                let whole = regex::bytes::RegexBuilder::new(&format!("^(?:{text})$"))
-                    .unicode(false)
-                    .build();
-                whole.is_ok_and(|whole| whole.is_match(b""))
-            }
-            Self::Prefix(_) | Self::Present => false,
-        }
+        *self != Self::Present && self.fits("") == Some(true)
     }
 }
 

@@ -179,6 +179,15 @@ impl Sidecar {
                 reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_ADDRESS, path, text));
                 continue;
             }
+            let same = |read: &EgressListener| egress.iter().find(|one| one.port == read.port);
+            if let Some(first) = read.as_ref().and_then(same) {
+                let what =
+                    if first.port.is_some() { "has the port of" } else { "has no port, like" };
+                let text =
+                    format!("{what} spec.egress[{}]: the hosts of both are imported", first.index);
+                let path = format!("spec.egress[{at}]");
+                reasons.push(Reason::warning(&codes::SIDECAR_HOST, path, text));
+            }
             egress.extend(read);
         }
         if egress.is_empty() && reasons.iter().all(|one| !one.path.starts_with("spec.egress")) {

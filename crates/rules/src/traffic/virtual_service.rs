@@ -11,7 +11,7 @@ mod http;
 mod raw;
 mod source;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ use super::hosts::{HostPattern, HostSet};
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::route::{
-    ConnectionMatch, Destination, HttpRule, MESH, RouteKind, RouteOrigin, RulePlace, SourceMatch,
-    TcpRule, place,
+    ConnectionMatch, Destination, HttpRule, MESH, PathMatch, RareConditions, RequestMatch,
+    RouteKind, RouteOrigin, RulePlace, SourceMatch, TcpRule, place,
 };
 use strait_base::codes;
 use strait_model::mesh_config::{SHORTER, at_least_a_millisecond};
@@ -162,12 +162,17 @@ impl VirtualService {
             http.push(rule);
             delegates.extend(delegate.map(|delegate| (at, delegate)));
         }
-        let tls = reader.connections(raw.tls, "spec.tls", Some(&hosts));
+        let tls = reader.connections(raw.tls, "spec.tls", Some((&hosts, &raw.hosts)));
         let tcp = reader.connections(raw.tcp, "spec.tcp", None);
         let delegates: SortedMap<usize, Delegate> = delegates.into_iter().collect();
         let delegation = hosts.is_empty() || !delegates.is_empty();
         let lengths = if delegation { lengths("http").collect() } else { Box::default() };
         unreachable(&http, &delegates, &mut reasons);
+        covered(&http, &delegates, &mut reasons);
+        if http.is_empty() && tls.is_empty() && tcp.is_empty() && reasons.is_empty() {
+            let text = "has no rules: it is as if absent";
+            reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, "spec", text));
+        }
         let export_to =
             object::export_to(&raw.export_to, &settings.virtual_services_export_to, &namespace);
         object::note_export(&raw.export_to, &mut reasons);
@@ -215,10 +220,13 @@ impl Reader<'_> {
         &mut self,
         raw: Vec<RawConnectionRule>,
         path: &str,
-        hosts: Option<&[HostPattern]>,
+        hosts: Option<(&[HostPattern], &[String])>,
     ) -> Box<[TcpRule]> {
         let mut rules = Vec::with_capacity(raw.len());
-        let hosts: Option<HostSet<'_>> = hosts.map(|hosts| hosts.iter().collect());
+        let hosts = hosts.map(|(hosts, written)| {
+            let written = written.iter().filter_map(|host| HostPattern::written(host).ok());
+            (hosts.iter().collect::<HostSet<'_>>(), written.collect::<BTreeSet<_>>())
+        });
         let hosts = hosts.as_ref();
         for (at, raw) in raw.into_iter().enumerate() {
             let path = format!("{path}[{at}]");
@@ -264,7 +272,7 @@ impl Reader<'_> {
         &mut self,
         raw: RawConnectionMatch,
         path: &str,
-        hosts: Option<&HostSet<'_>>,
+        hosts: Option<&(HostSet<'_>, BTreeSet<HostPattern>)>,
     ) -> Option<ConnectionMatch> {
         let mut lost = |path: String, text: String| {
             self.reasons.push(Reason::lost(&codes::MATCH_REFUSED, path, text));
@@ -272,19 +280,19 @@ impl Reader<'_> {
         let mut names: BTreeSet<Arc<str>> = BTreeSet::new();
         for (at, name) in raw.sni_hosts.iter().enumerate() {
             let path = format!("{path}.sniHosts[{at}]");
-            // A name without a dot is none of a service here: clients send it as it is.
-            match HostPattern::parse(name, "", "") {
-                Ok(_) if name.contains('.') || name == "*" => {
-                    let name = name.to_ascii_lowercase();
-                    let parsed = HostPattern::parse(&name, "", "").ok()?;
-                    if hosts.is_some_and(|hosts| !hosts.has_wider(&parsed)) {
-                        lost(path, format!("{name} is none of the hosts: no connection fits it"));
-                        continue;
-                    }
-                    names.insert(name.into());
-                }
-                _ => lost(path, format!("{name:?} can't be a name in TLS: no connection fits it")),
+            // Clients send a name as it is, also one of a single label: that is compared with the hosts as they are written.
+            let Ok(parsed) = HostPattern::written(name) else {
+                lost(path, format!("{name:?} can't be a name in TLS: no connection fits it"));
+                continue;
+            };
+            let is_of_hosts = |(hosts, written): &(HostSet<'_>, BTreeSet<HostPattern>)| {
+                hosts.has_wider(&parsed) || written.contains(&parsed)
+            };
+            if hosts.is_some_and(|hosts| !is_of_hosts(hosts)) {
+                lost(path, format!("{name} is none of the hosts: no connection fits it"));
+                continue;
             }
+            names.insert(name.to_ascii_lowercase().into());
         }
         if hosts.is_some() && names.is_empty() {
             return None;
@@ -365,13 +373,56 @@ fn unreachable(
         let all = |one: &super::route::RequestMatch| {
             one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
         };
-        !delegates.contains_key(&at) && (rule.matches.is_empty() || rule.matches.iter().any(all))
+        !delegates.contains_key(&at)
+            && !rule.is_absent
+            && (rule.matches.is_empty() || rule.matches.iter().any(all))
     };
     if let Some(at) = rules.iter().enumerate().position(takes_all) {
         for behind in at + 1..rules.len() {
             let text = format!("spec.http[{at}] takes every request: this rule is never asked");
             let path = format!("spec.http[{behind}]");
             reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
+        }
+    }
+}
+
+/// Notes matches of which an earlier one takes every request: an equal one, or one of a shorter prefix that asks for the same
+/// otherwise. Each match is compared with the prefixes of its path alone.
+fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: &mut Vec<Reason>) {
+    // By all other conditions, the places of the paths.
+    let mut earlier: HashMap<RequestMatch, HashMap<Option<PathMatch>, String>> = HashMap::new();
+    let takes_all = |one: &RequestMatch| {
+        one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
+    };
+    let all = rules.iter().enumerate().filter(|(_, rule)| !rule.is_absent);
+    for (at, rule) in all {
+        if rule.matches.is_empty() || rule.matches.iter().any(takes_all) {
+            // Rules behind it are told of as a whole.
+            return;
+        }
+        for (place, one) in rule.matches.iter().enumerate().filter(|(_, one)| !one.refused) {
+            let mut rest = one.clone();
+            let wanted = rest.path.take();
+            let name = Arc::default();
+            let more = RareConditions::clone(one);
+            rest.more = RareConditions { name, stat_prefix: Arc::default(), ..more }.into();
+            let path = format!("spec.http[{at}].match[{place}]");
+            let paths = earlier.entry(rest).or_default();
+            let text = match &wanted {
+                Some(PathMatch::Exact(text) | PathMatch::Prefix(text)) => &**text,
+                _ => "",
+            };
+            let mut prefixes = text
+                .char_indices()
+                .map(|(end, c)| end + c.len_utf8())
+                .filter_map(|end| paths.get(&Some(PathMatch::Prefix(text.get(..end)?.into()))));
+            let by = prefixes.next().or_else(|| paths.get(&wanted)).or_else(|| paths.get(&None));
+            if let Some(by) = by {
+                let text = format!("{by} takes every request that fits it: it is never asked");
+                reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
+            } else if !delegates.contains_key(&at) {
+                paths.insert(wanted, path);
+            }
         }
     }
 }

@@ -80,6 +80,13 @@ impl RoutedService {
         is_one(self) && is_one(other) && other.service.mesh_hosts().any(|own| Some(own) == holding)
     }
 
+    /// Whether it has any rule: an object that has lost all of them is as if absent.
+    pub fn has_rules(&self) -> bool {
+        !self.service.tls.is_empty()
+            || !self.service.tcp.is_empty()
+            || self.http.rules.iter().any(|rule| !rule.is_absent)
+    }
+
     /// Where its rules lead, and where copies go.
     pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
         self.destinations_of(|_| true)
@@ -234,14 +241,15 @@ impl VirtualServices {
         all.flat_map(|routed| special_namespaces(routed)).collect()
     }
 
-    /// The objects to one of which a host belongs for proxies of a namespace: the first one that has rules for them.
-    /// Of the host itself first, then of the longest wildcard that holds it; of each those that are private to the
-    /// namespace, then those that are exported to it by its name, then public ones, and of these the oldest.
+    /// The objects that name a host or a wildcard that holds it, in groups of one pattern each: of the host itself first, then
+    /// of the longest wildcard. A host belongs to the first group that has any object for proxies of the namespace, and in
+    /// it to the first object that has rules for them; a wider group says nothing of it then. In a group come those that are
+    /// private to the namespace, then those that are exported to it by its name, then public ones, and of these the oldest.
     pub fn of_host<'a, 'n>(
         &'a self,
         host: &HostPattern,
         namespace: &'n Namespace,
-    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
+    ) -> impl Iterator<Item = Vec<&'a Arc<RoutedService>>> + use<'a, 'n> {
         let mut patterns = Vec::new();
         if !self.is_empty() {
             patterns.push(host.clone());
@@ -250,7 +258,10 @@ impl VirtualServices {
                 patterns.extend(wider(host));
             }
         }
-        patterns.into_iter().flat_map(|pattern| self.of_pattern(&pattern, namespace))
+        let groups = patterns.into_iter().map(|pattern| {
+            self.of_pattern(&pattern, namespace).filter(|one| one.has_rules()).collect::<Vec<_>>()
+        });
+        groups.filter(|group| !group.is_empty())
     }
 
     /// The objects that name this very host.

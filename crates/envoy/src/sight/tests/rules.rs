@@ -510,3 +510,29 @@ fn rules_for_a_host_below_a_wildcard_service_are_in_the_routes_of_its_ports() {
     assert_eq!(routes(&seen), all, "it has gone");
     assert_eq!(routes(&mesh.edit("5", below("2s")).expect("it differs")), all, "it is back");
 }
+
+/// A workload need not be a client of its own service.
+#[test]
+fn limits_of_a_rule_reach_the_workloads_of_its_service_whatever_they_import() {
+    let mut edited = Edited::new();
+    let pod = workload("client.shop", "10.0.0.1", &[("app", "a")]);
+    edited.mesh.apply(MeshEvent::Registry(
+        shard("east", 1)
+            .network("n1")
+            .with(
+                service("a.shop")
+                    .vip("10.1.0.1")
+                    .with(|service| service.ports = vec![port("http", 80, 80)]),
+                vec![],
+            )
+            .pod(pod)
+            .built(),
+    ));
+    edited.seen();
+    edited.put("Sidecar", "narrow", json!({ "egress": [{ "hosts": ["pay/*"] }] }));
+    let rule = |most: u32| json!({ "host": "a", "trafficPolicy": { "connectionPool": { "tcp": { "maxConnections": most } } } });
+    for most in [1, 2] {
+        let seen = edited.put("DestinationRule", "limits", rule(most)).expect("a version");
+        assert!(seen["shop"].lists.contains(Wildcard::Clusters), "{most}: {seen:?}");
+    }
+}

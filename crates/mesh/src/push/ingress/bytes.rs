@@ -94,7 +94,7 @@ impl<'a> IngressOutline<'a> {
                         continue;
                     }
                     for text in &one.server_names {
-                        let Ok(name) = HostPattern::parse(text, "", "") else { continue };
+                        let Ok(name) = HostPattern::written(text) else { continue };
                         let mut common = hosts.iter().filter_map(|host| name.narrower(&host.host));
                         let Some(first) = common.next() else {
                             push(Err(BytesMisfit::Name(text)));

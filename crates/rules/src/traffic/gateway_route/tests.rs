@@ -135,3 +135,20 @@ fn a_grant_names_kinds_namespaces_and_services() {
             && !grant.lets("HTTPRoute", &"x".into(), (ServiceKind::Service, "api"))
     );
 }
+
+#[test]
+fn backend_may_be_a_host_of_the_mesh_or_an_import_without_a_port() {
+    let (rule, reasons) = rule(
+        "{backendRefs: [
+            {group: networking.istio.io, kind: Hostname, name: api.example.com, port: 443},
+            {group: multicluster.x-k8s.io, kind: ServiceImport, name: web},
+            {group: networking.istio.io, kind: Hostname, name: api.example.com},
+            {group: networking.istio.io, kind: Hostname, name: api.example.com, port: 443, namespace: other}]}",
+    );
+    let backends: Vec<_> =
+        rule.destinations.iter().map(|one| (one.invalid, one.host.to_string(), one.port)).collect();
+    assert_eq!(backends[0], (false, "api.example.com".to_owned(), Some(443)));
+    assert!(!backends[1].0 && backends[1].1.starts_with("web.") && backends[1].2.is_none());
+    assert!(backends[2].0 && backends[3].0, "{backends:?}");
+    assert_eq!(reasons.len(), 2);
+}

@@ -97,3 +97,85 @@ fn gateways_that_are_scoped_take_nothing_of_routers_of_other_namespaces() {
     let (ports, news) = merged_in(GatewayScope::OwnNamespace, &both);
     assert_eq!((&*ports[0], news.len()), ("443: tls own=a.com", 0));
 }
+
+#[test]
+fn rules_that_apply_at_no_server_of_their_gateways_have_a_reason() {
+    let mut all = Gateways::of(GatewayScope::AnyNamespace);
+    let passthrough = json!({
+        "port": { "number": 444, "name": "tls", "protocol": "TLS" }, "hosts": ["a.example"],
+        "tls": { "mode": "PASSTHROUGH" },
+    });
+    let ended = json!({
+        "port": { "number": 445, "name": "tls", "protocol": "TLS" }, "hosts": ["a.example"],
+        "tls": { "mode": "SIMPLE", "credentialName": "cert" },
+    });
+    for one in [
+        gateway(0, "plain", &json!([http(80, "a.example")])),
+        gateway(0, "ends", &json!([https(443, &["a.example"])])),
+        gateway(0, "passes", &json!([passthrough])),
+        gateway(0, "bytes", &json!([tcp(9000)])),
+        gateway(0, "opens", &json!([ended])),
+    ] {
+        GatewayObjects::default().insert(one, &mut all, &mut TrafficChanges::default());
+    }
+    let to = "route: [{destination: {host: a.example}}]";
+    let judged = |gateways: &str, rules: &str| {
+        let spec = format!("{{hosts: [a.example], gateways: {gateways}, {rules}}}");
+        let spec: Value = serde_saphyr::from_str(&spec).expect("the text is YAML");
+        let meta = ObjectMeta { created: 0, name: "vs".into(), namespace: "edge".into() };
+        let settings = crate::testing::kind_settings();
+        let object = json!({ "spec": spec });
+        let (service, reasons) = VirtualService::read(meta, &object, &settings).expect("it fits");
+        assert_eq!(reasons, []);
+        let found = all.rules_without_a_server(&service);
+        found.iter().map(|one| format!("{} {}", one.code.id, one.path)).collect::<Vec<_>>()
+    };
+    let http = &format!("http: [{{{to}}}]");
+    let tls = &format!("tls: [{{match: [{{sniHosts: [a.example]}}], {to}}}]");
+    let tcp = &format!("tcp: [{{{to}}}]");
+    let protocol = |path: &str| vec![format!("STR1047 {path}")];
+    // By another protocol.
+    for (gateways, list, path) in [
+        ("[passes]", http, "spec.http[0]"),
+        ("[bytes]", http, "spec.http[0]"),
+        ("[opens]", http, "spec.http[0]"),
+        ("[plain]", tls, "spec.tls[0].match[0]"),
+        ("[ends]", tls, "spec.tls[0].match[0]"),
+        ("[opens]", tls, "spec.tls[0].match[0]"),
+        ("[plain]", tcp, "spec.tcp[0]"),
+        ("[ends]", tcp, "spec.tcp[0]"),
+        ("[passes]", tcp, "spec.tcp[0]"),
+    ] {
+        assert_eq!(judged(gateways, list), protocol(path), "{gateways} {list}");
+    }
+    // By a port, and by gateways.
+    let of = |list: &str, matches: &str| format!("{list}: [{{match: [{matches}], {to}}}]");
+    for (list, names) in [("http", ""), ("tls", "sniHosts: [a.example], "), ("tcp", "")] {
+        let gateway = match list {
+            "http" => "[ends]",
+            "tls" => "[passes]",
+            _ => "[bytes]",
+        };
+        let port = judged(gateway, &of(list, &format!("{{{names}port: 81}}")));
+        assert_eq!(port, [format!("{} spec.{list}[0].match[0].port", codes::TRAFFIC_PORT.id)]);
+        let other = judged(gateway, &of(list, &format!("{{{names}gateways: [other]}}")));
+        assert_eq!(other, [format!("STR1012 spec.{list}[0].match[0].gateways")]);
+    }
+    // What applies somewhere.
+    for (gateways, list) in [
+        ("[plain]", http),
+        ("[ends]", http),
+        ("[passes]", tls),
+        ("[bytes]", tcp),
+        ("[opens]", tcp),
+        ("[plain, passes]", tls),
+        ("[mesh, passes]", http),
+        ("[absent]", http),
+    ] {
+        assert_eq!(judged(gateways, list), [""; 0], "{gateways} {list}");
+    }
+    let matched = of("http", "{port: 443}, {gateways: [plain]}, {port: 80}");
+    assert_eq!(judged("[plain, ends]", &matched), [""; 0]);
+    let matched = of("http", "{port: 443, gateways: [plain]}");
+    assert_eq!(judged("[plain, ends]", &matched).len(), 1);
+}

@@ -12,6 +12,7 @@ use crate::testing::kind_settings;
 use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::policy::ClientTls;
+use crate::traffic::route::HttpRule;
 use crate::traffic::selection::Selection;
 use strait_model::{ExportTo, Namespace, StandIn};
 
@@ -247,6 +248,107 @@ fn an_object_that_does_not_fit_keeps_its_last_good_form() {
     let mut anew = TrafficIndex::new(kind_settings());
     anew.apply(&all(&[bad]));
     assert!(in_force(&anew, "client", HOST, "shop").is_empty());
+}
+
+#[test]
+fn an_object_with_an_error_keeps_its_last_valid_version_whole() {
+    let service = |regex: &str, canary: &str| {
+        let mut object = Value::clone(&rule("shop", "own", 0, json!({})));
+        object["kind"] = "VirtualService".into();
+        let to = |host: &str| json!([{ "destination": { "host": host } }]);
+        object["spec"] = json!({ "hosts": ["web"], "http": [
+            { "match": [{ "uri": { "regex": regex } }], "route": to(canary) },
+            { "route": to("web") },
+        ] });
+        Arc::new(object)
+    };
+    let led = |index: &TrafficIndex| {
+        let host = HostPattern::parse(HOST, "shop", "cluster.local").expect("a host");
+        let services = &index.traffic.virtual_services;
+        let routed = services.of_host(&host, &"shop".into()).flatten().next().expect("an object");
+        let rules = routed.http.chosen("mesh", &"shop".into(), &Selection::default(), 80);
+        let first = |(_, rule, _): &(_, &HttpRule, _)| {
+            rule.destinations[0].host.as_str().split('.').next().expect("a name").to_owned()
+        };
+        rules.iter().map(first).collect::<Vec<_>>()
+    };
+    let (good, bad) = (service("/a.*", "canary"), service("(", "other"));
+    let mut index = index();
+    index.apply(&all(std::slice::from_ref(&good)));
+    assert!(index.apply(&all(std::slice::from_ref(&bad))).is_none());
+    assert_eq!(led(&index), ["canary", "web"]);
+    let state = &index.reports().values().next().expect("one object").state;
+    assert!(state.refused && state.is_last_good);
+    assert_eq!(state.reasons[0].code.id, "STR1022");
+    let [StandIn { now, good: before, .. }] = &index.stand_ins()[..] else { panic!("one") };
+    assert!(now.to_value() == *bad && before.to_value() == *good);
+    // The same over a restart.
+    let mut restarted = TrafficIndex::new(kind_settings());
+    restarted.remember(&all(std::slice::from_ref(&good)));
+    restarted.apply(&all(std::slice::from_ref(&bad)));
+    assert_eq!(led(&restarted), ["canary", "web"]);
+    // And with other settings of the mesh.
+    restarted.set(KindSettings { root_namespace: "other".into(), ..kind_settings() });
+    assert_eq!(led(&restarted), ["canary", "web"]);
+    // Without a valid version only the rule is left out, and a later error is no valid version of an earlier one.
+    let mut fresh = self::index();
+    fresh.apply(&all(std::slice::from_ref(&bad)));
+    assert_eq!(led(&fresh), ["web"]);
+    fresh.apply(&all(&[service("(?=", "other")]));
+    let state = &fresh.reports().values().next().expect("one object").state;
+    assert!(!state.refused && !state.is_last_good, "{state:?}");
+    fresh.apply(&all(std::slice::from_ref(&good)));
+    assert_eq!(led(&fresh), ["canary", "web"]);
+}
+
+#[test]
+fn a_rule_with_a_value_that_proxies_refuse_keeps_its_last_valid_version() {
+    let limited = |most: i64| {
+        let policy = json!({ "connectionPool": { "tcp": { "maxConnections": most } } });
+        rule("shop", "own", 0, json!({ "host": "web", "trafficPolicy": policy }))
+    };
+    let mut index = index();
+    index.apply(&all(&[limited(7)]));
+    assert!(index.apply(&all(&[limited(-1)])).is_none(), "{:?}", index.reports());
+    assert!(index.reports().values().next().expect("one object").state.is_last_good);
+}
+
+#[test]
+fn parts_of_a_policy_without_an_effect_have_a_reason() {
+    for (policy, expected) in [
+        (
+            json!({ "loadBalancer": { "warmup": { "aggression": 2 } } }),
+            "STR1007 spec.trafficPolicy.loadBalancer.warmup",
+        ),
+        (
+            json!({ "loadBalancer": { "localityLbSetting": { "failover": [{ "from": "eu/z1", "to": "us" }] } } }),
+            "STR1005 spec.trafficPolicy.loadBalancer.localityLbSetting.failover[0]",
+        ),
+        (
+            json!({ "loadBalancer": { "localityLbSetting": { "failover": [{ "from": "*", "to": "us" }] } } }),
+            "STR1005 spec.trafficPolicy.loadBalancer.localityLbSetting.failover[0]",
+        ),
+        (
+            json!({ "loadBalancer": { "localityLbSetting": {
+                "failover": [{ "from": "eu", "to": "us" }],
+                "failoverPriority": ["topology.kubernetes.io/region"],
+            } } }),
+            "STR1006 spec.trafficPolicy.loadBalancer.localityLbSetting.failover[0]",
+        ),
+        (
+            json!({ "outlierDetection": { "interval": "0s" } }),
+            "STR1007 spec.trafficPolicy.outlierDetection.interval",
+        ),
+    ] {
+        let mut index = index();
+        let spec = json!({ "host": "web", "trafficPolicy": policy });
+        index.apply(&all(&[rule("shop", "own", 0, spec)]));
+        let state = &index.reports().values().next().expect("one object").state;
+        let told: Vec<_> =
+            state.reasons.iter().map(|one| format!("{} {}", one.code.id, one.path)).collect();
+        assert_eq!(told, [expected], "{policy}");
+        assert!(!state.refused);
+    }
 }
 
 #[test]

@@ -15,7 +15,8 @@ use crate::traffic::object::Reason;
 use strait_base::codes;
 use strait_model::is_header_name;
 use strait_model::mesh_config::{
-    LimitFault, LocalityFault, WrittenDuration, WrittenLocalities, WrittenOutliers, WrittenPool,
+    LimitFault, LocalityFault, LocalitySetting, PlaceLabel, WrittenDuration, WrittenLocalities,
+    WrittenOutliers, WrittenPool,
 };
 
 #[derive(Deserialize, Default)]
@@ -324,6 +325,10 @@ impl RawLoadBalancer {
             aggression_milli: 1000,
         });
         let warmup = self.warmup.map(|raw| raw.read(path, reasons)).or(lasts);
+        if warmup.as_ref().is_some_and(|warmup| warmup.duration.is_zero()) {
+            let text = "names no duration above 0s: no endpoint is warmed up";
+            reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, format!("{path}.warmup"), text));
+        }
         let warmup = warmup.filter(|warmup| !warmup.duration.is_zero()).filter(|_| {
             let has = matches!(algorithm, Algorithm::LeastRequest | Algorithm::RoundRobin);
             if !has {
@@ -335,6 +340,7 @@ impl RawLoadBalancer {
         });
         let locality = self.locality_lb_setting.map(|written| {
             let (setting, faults) = written.read();
+            reasons.extend(failover_without_effect(&setting, path));
             reasons.extend(faults.into_iter().map(|fault| {
                 let (code, field, text) = match fault {
                     LocalityFault::Unsupported(field, text) => {
@@ -349,6 +355,26 @@ impl RawLoadBalancer {
         });
         LoadBalancing { algorithm, locality, warmup }
     }
+}
+
+/// What of `failover` compares with nothing, or is decided by another field already.
+fn failover_without_effect(setting: &LocalitySetting, path: &str) -> Vec<Reason> {
+    let is_region = |text: &str| !text.is_empty() && !text.contains(['/', '*']);
+    let path = |at: usize| format!("{path}.localityLbSetting.failover[{at}]");
+    let pairs = setting.failover.iter().enumerate();
+    let mut reasons: Vec<_> = pairs
+        .filter(|(_, (from, to))| !is_region(from) || !is_region(to))
+        .map(|(at, (from, to))| {
+            let text = format!("from {from:?} to {to:?}: both are names of regions, without zones or *; it fits none");
+            Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path(at), text)
+        })
+        .collect();
+    let by_region = |label: &PlaceLabel| matches!(label, PlaceLabel::Region(_));
+    if !setting.failover.is_empty() && setting.failover_priority.iter().any(by_region) {
+        let text = "failoverPriority compares regions as well, and comes first";
+        reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path(0), text));
+    }
+    reasons
 }
 
 impl RawConsistentHash {

@@ -405,3 +405,18 @@ fn egress_proxy_is_one_service_that_takes_what_may_pass() {
         assert_eq!(read_proxy(&spec), None);
     }
 }
+
+#[test]
+fn two_listeners_of_one_port_are_joined_and_say_so() {
+    let egress = |first: Value, second: Value| {
+        let (sidecar, reasons) = read("shop", "one", &json!({ "egress": [first, second] }));
+        let told = reasons.iter().map(|one| format!("{} {}", one.code.id, one.path));
+        (sidecar.egress.len(), told.collect::<Vec<_>>())
+    };
+    let any = |hosts: &str| json!({ "hosts": [hosts] });
+    let at = |port: u16| json!({ "port": { "number": port, "protocol": "HTTP", "name": "http" }, "hosts": ["./*"] });
+    let told = vec!["STR1060 spec.egress[1]".to_owned()];
+    assert_eq!(egress(any("./*"), any("pay/*")), (2, told.clone()));
+    assert_eq!(egress(at(80), at(80)), (2, told));
+    assert_eq!(egress(at(80), any("./*")), (2, vec![]));
+}

@@ -9,6 +9,7 @@ use super::super::route::{
     SourceMatch, TextMatch,
 };
 use super::bound::{JOINED_MAX, ROUTED_BYTES_MAX, megabytes};
+use super::http::leave_out_faulty;
 use super::{Delegate, VirtualService};
 use strait_base::codes;
 use strait_model::Labels;
@@ -66,7 +67,7 @@ impl VirtualService {
                 continue;
             }
             [bytes, pairs] = with_its;
-            for (of, its) in delegate.http.iter().enumerate() {
+            for (of, its) in delegate.http.iter().enumerate().filter(|(_, its)| !its.is_absent) {
                 if delegate.delegates.contains_key(&of) {
                     let text = format!(
                         "spec.http[{of}] of {} delegates itself: it is left out",
@@ -89,6 +90,7 @@ impl VirtualService {
                         let index = its.place.index;
                         let of = Some(Arc::clone(&delegate.origin));
                         merged.place = RulePlace { index, of, via, path: None };
+                        leave_out_faulty(&mut merged);
                         rules.push(merged);
                     }
                     None => {
@@ -144,6 +146,7 @@ fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
         timeout: its.timeout.or(root.timeout),
         retries: its.retries.clone().or_else(|| root.retries.clone()),
         refused: root.refused || its.refused,
+        is_absent: false,
         is_strict: root.is_strict || its.is_strict,
         more: more.into(),
     };

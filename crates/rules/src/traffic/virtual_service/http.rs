@@ -27,6 +27,37 @@ use strait_base::codes::{self, Code};
 use strait_model::mesh_config::{RetryFault, RetryRule, WrittenRetries, command_operators};
 use strait_model::{Hostname, Namespace, is_header_name};
 
+/// How a rule with an error is treated.
+const ABSENT: &str = "without a valid version of the object, the rule is as if absent, or answers 500 if it blocks requests";
+
+/// Makes a rule that holds an error as if absent, unless it blocks requests: these must not fall to another rule.
+pub(super) fn leave_out_faulty(rule: &mut HttpRule) {
+    let is_faulty = rule.refused || rule.matches.iter().any(|one| one.refused);
+    if !is_faulty || blocks(rule) {
+        return;
+    }
+    rule.destinations = Box::default();
+    rule.terms = Arc::new(RuleTerms {
+        is_absent: true,
+        more: RareTerms { name: Arc::clone(&rule.name), ..RareTerms::default() }.into(),
+        ..RuleTerms::default()
+    });
+}
+
+/// Returns whether a rule keeps all requests from a destination.
+fn blocks(rule: &RuleTerms) -> bool {
+    let abort =
+        rule.fault.as_ref().and_then(|fault| fault.abort).filter(|(_, share)| *share == ALL);
+    let aborts = abort.is_some_and(|(status, _)| match status {
+        AbortStatus::Http(status) => status >= 400,
+        AbortStatus::Grpc(status) => status != 0,
+    });
+    aborts || rule.response.as_ref().is_some_and(|response| response.status >= 400)
+}
+
+/// All requests, per million.
+const ALL: u32 = 1_000_000;
+
 /// The longest body of an answer by the proxy itself.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -54,7 +85,7 @@ impl Reader<'_> {
             let alone =
                 raw.route.is_empty() && raw.redirect.is_none() && raw.direct_response.is_none();
             if !alone {
-                self.refuse(&mut rule.refused, path, "has a delegate beside what it does itself");
+                self.refuse(&mut rule.refused, path, "has a delegate in addition to an action");
             }
             alone
         });
@@ -115,6 +146,9 @@ impl Reader<'_> {
         }
         mirrors.retain(|mirror| mirror.per_million > 0);
         rule.mirrors = is_set.then(|| mirrors.into());
+        if delegate.is_none() {
+            leave_out_faulty(&mut rule);
+        }
         rule.more.trim();
         (rule, delegate)
     }
@@ -130,11 +164,7 @@ impl Reader<'_> {
     /// Notes that a rule holds what Envoy refuses.
     fn refuse(&mut self, refused: &mut bool, path: &str, text: &str) {
         *refused = true;
-        self.note(
-            &codes::ROUTE_REFUSED,
-            path,
-            &format!("{text}; requests that it takes are answered 500"),
-        );
+        self.note(&codes::ROUTE_REFUSED, path, &format!("{text}; {ABSENT}"));
     }
 
     /// Reads an expression, and notes where only some Envoys take it.
@@ -168,6 +198,13 @@ impl Reader<'_> {
         let (without_claims, without_headers) = divided(raw.without_headers);
         let without_claims = self.claims(without_claims, &field, &mut refused);
         let without_headers = self.named(without_headers, &field, true, &mut refused);
+        let doubled = |(_, text): &&(Arc<str>, TextMatch)| text.takes_empty() && !text.takes_all();
+        if without_headers.iter().filter(doubled).count() > WITHOUT_EMPTY_MAX {
+            let text = format!(
+                "more than {WITHOUT_EMPTY_MAX} patterns take the empty text, and each doubles the routes"
+            );
+            self.refuse_condition(&mut refused, &field, &text);
+        }
         let query =
             self.named(raw.query_params, &format!("{path}.queryParams"), false, &mut refused);
         let port = self.port(raw.port, &format!("{path}.port"));
@@ -229,14 +266,14 @@ impl Reader<'_> {
                 let path = format!("{path}.match[{at}]");
                 let text = "claims of tokens are known at gateways alone; of requests of sidecars those that the other \
                             conditions take are answered 500";
-                self.note(&codes::MATCH_REFUSED, &path, text);
+                self.lost(&path, text);
             }
         }
     }
 
     fn refuse_condition(&mut self, refused: &mut bool, path: &str, text: &str) {
         *refused = true;
-        let text = format!("{text}; requests that the other conditions take are answered 500");
+        let text = format!("{text}; {ABSENT}");
         self.note(&codes::MATCH_REFUSED, path, &text);
     }
 
@@ -416,12 +453,9 @@ impl Reader<'_> {
         }
         let sum: u64 = all.iter().map(|one| u64::from(one.weight)).sum();
         if !only && sum == 0 && !rule.refused && is_route {
-            let path = format!("{path}.route");
-            self.refuse(
-                &mut rule.refused,
-                &path,
-                "its weights come to 0, and one must take requests",
-            );
+            // Nothing is left to send requests to, which are answered 500.
+            let text = "its weights come to 0, and one must take requests; they are answered 500";
+            self.note(&codes::ROUTE_REFUSED, &format!("{path}.route"), text);
         }
         if u32::try_from(sum).is_err() {
             self.refuse(
@@ -493,6 +527,11 @@ impl Reader<'_> {
                 _ => {}
             }
             let regex = raw.uri_regex_rewrite.and_then(|raw| {
+                if raw.rewrite.is_empty() {
+                    let text = "is empty: what the expression takes is removed";
+                    let path = format!("{path}.uriRegexRewrite.rewrite");
+                    self.reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, path, text));
+                }
                 let groups = self.regex(&raw.r#match, &path).map(|regex| regex.groups);
                 let named = re2::groups_of(&raw.rewrite);
                 let fact = match (groups, named) {
@@ -522,7 +561,8 @@ impl Reader<'_> {
                 301
             }
         };
-        if ![&raw.uri, &raw.authority, &raw.scheme].into_iter().all(|text| is_text(text)) {
+        let texts = [&raw.uri, &raw.prefix_rewrite, &raw.authority, &raw.scheme];
+        if !texts.into_iter().all(|text| is_text(text)) {
             self.refuse(refused, path, "holds control characters");
         }
         let port = match (raw.port, &*raw.derive_port) {
@@ -541,8 +581,17 @@ impl Reader<'_> {
             }
         };
         let some = |text: Arc<str>| Some(text).filter(|text| !text.is_empty());
+        if !raw.uri.is_empty() && !raw.prefix_rewrite.is_empty() {
+            let text = "stands beside uri, which counts in its place";
+            self.note(&codes::TRAFFIC_REPLACED, &format!("{path}.prefixRewrite"), text);
+        }
+        let path_redirect = match (some(raw.uri), some(raw.prefix_rewrite)) {
+            (Some(whole), _) => RedirectPath::Whole(whole),
+            (None, Some(prefix)) => RedirectPath::Prefix(prefix),
+            (None, None) => RedirectPath::Kept,
+        };
         let rule = RedirectRule {
-            path: some(raw.uri).map_or(RedirectPath::Kept, RedirectPath::Whole),
+            path: path_redirect,
             authority: some(raw.authority),
             scheme: some(raw.scheme),
             port,
@@ -553,9 +602,8 @@ impl Reader<'_> {
             || rule.scheme.is_some()
             || rule.port != RedirectPort::Unset;
         if !leads_elsewhere && !*refused {
-            let text =
-                "names no other uri, authority, scheme or port: clients are sent to where they are";
-            self.lost(path, text);
+            let text = "names no other uri, authority, scheme or port: clients would follow it without end";
+            self.refuse(refused, path, text);
         }
         rule
     }
@@ -618,7 +666,8 @@ impl Reader<'_> {
                                 &format!("{path}.httpStatus"),
                                 &format!("{status} is not from 200 to 599"),
                             );
-                            return None;
+                            // Never read: the rule answers 500.
+                            AbortStatus::Http(500)
                         }
                     }
                 }
@@ -630,7 +679,7 @@ impl Reader<'_> {
                             &format!("{path}.grpcStatus"),
                             &format!("{name:?} is no status of gRPC, such as UNAVAILABLE"),
                         );
-                        return None;
+                        AbortStatus::Http(500)
                     }
                 },
                 (None, None) => {
@@ -750,6 +799,12 @@ impl Reader<'_> {
                     if part == "request" && names_host(&name) {
                         continue;
                     }
+                    if part == "response" && name.eq_ignore_ascii_case("server") {
+                        this.lost(
+                            &path,
+                            "proxies set this header themselves: it stays as they write it",
+                        );
+                    }
                     if name.starts_with(':') || names_host(&name) {
                         this.lost(&path, "Envoy changes no such header: it stays as it is");
                     } else if !is_header_name(&name) || !is_text(&value) {
@@ -785,6 +840,8 @@ impl Reader<'_> {
     }
 }
 
+/// How many patterns of `withoutHeaders` may take the empty text.
+const WITHOUT_EMPTY_MAX: usize = 3;
 /// The longest value of a header, in bytes, and the longest name of a parameter (Envoy's).
 const HEADER_VALUE_MAX: usize = 16 << 10;
 /// See [`HEADER_VALUE_MAX`].

@@ -89,6 +89,7 @@ pub(super) struct RawHttpDestination {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RawRedirect {
     pub(super) uri: Arc<str>,
+    pub(super) prefix_rewrite: Arc<str>,
     pub(super) authority: Arc<str>,
     pub(super) port: Option<u32>,
     pub(super) derive_port: String,

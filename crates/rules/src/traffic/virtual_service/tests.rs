@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::kind_settings;
-use crate::traffic::route::{HttpRule, PathMatch, TextMatch};
+use crate::traffic::route::{HttpRule, PathMatch, RedirectPath, TextMatch};
 use strait_base::codes::Code;
 
 fn object(spec: &str) -> Value {
@@ -81,53 +81,127 @@ fn a_host_that_is_none_costs_only_itself() {
 }
 
 #[test]
-fn what_envoy_refuses_is_answered_500_and_falls_through_to_nobody() {
+fn rule_with_an_error_is_as_if_absent_unless_it_blocks() {
     let cases = [
-        ("directResponse: {status: 600}, route: []", "spec.http[0].directResponse.status"),
-        ("redirect: {redirectCode: 304}, route: []", "spec.http[0].redirect.redirectCode"),
+        ("directResponse: {status: 600}, route: []", "directResponse.status", true),
+        ("directResponse: {status: 99}, route: []", "directResponse.status", true),
+        ("redirect: {redirectCode: 304}, route: []", "redirect.redirectCode", false),
+        ("redirect: {}, route: []", "redirect", false),
+        ("redirect: {redirectCode: 302}, route: []", "redirect", false),
         (
             "fault: {abort: {httpStatus: 600, percentage: {value: 100}}}",
-            "spec.http[0].fault.abort.httpStatus",
+            "fault.abort.httpStatus",
+            true,
         ),
         (
-            "rewrite: {uriRegexRewrite: {match: '(', rewrite: /}}",
-            "spec.http[0].rewrite.uriRegexRewrite",
+            "fault: {abort: {grpcStatus: NONE, percentage: {value: 50}}}",
+            "fault.abort.grpcStatus",
+            false,
         ),
+        ("rewrite: {uriRegexRewrite: {match: '(', rewrite: /}}", "rewrite.uriRegexRewrite", false),
         (
             "rewrite: {uriRegexRewrite: {match: '(a)', rewrite: '\\2'}}",
-            "spec.http[0].rewrite.uriRegexRewrite",
+            "rewrite.uriRegexRewrite",
+            false,
         ),
-        ("headers: {request: {set: {'a b': c}}}", "spec.http[0].headers.request.set[a b]"),
-        ("headers: {response: {add: {a: \"b\\nc\"}}}", "spec.http[0].headers.response.add[a]"),
-        ("retries: {attempts: -1}", "spec.http[0].retries.attempts"),
-        ("headers: {request: {set: {a: '50%'}}}", "spec.http[0].headers.request.set[a]"),
-        ("headers: {response: {add: {a: '%NO_SUCH%'}}}", "spec.http[0].headers.response.add[a]"),
+        ("headers: {request: {set: {'a b': c}}}", "headers.request.set[a b]", false),
+        ("headers: {response: {add: {a: \"b\\nc\"}}}", "headers.response.add[a]", false),
+        ("retries: {attempts: -1}", "retries.attempts", false),
+        ("headers: {request: {set: {a: '50%'}}}", "headers.request.set[a]", false),
+        ("headers: {response: {add: {a: '%NO_SUCH%'}}}", "headers.response.add[a]", false),
     ];
-    for (more, path) in cases {
+    for (more, path, blocks) in cases {
         let spec = if more.contains("route: []") {
             format!("{{hosts: [a], http: [{{{more}}}]}}")
         } else {
             format!("{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {more}}}]}}")
         };
         let (service, reasons) = read(&spec);
-        assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_REFUSED, path)], "{more}");
-        assert!(service.http[0].refused, "{more}");
+        let path = format!("spec.http[0].{path}");
+        assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_REFUSED, path.as_str())], "{more}");
+        let rule = &service.http[0];
+        assert_eq!((rule.refused, rule.is_absent), (blocks, !blocks), "{more}");
     }
 }
 
 #[test]
-fn a_match_that_cannot_be_read_keeps_what_can_be() {
-    let (rule, reasons) = rule(
-        "match: [{uri: {prefix: /a}, headers: {x: {regex: '('}, y: {exact: z}}}, {uri: {regex: '(?=a)'}}, {uri: {prefix: /b}}]",
+fn match_that_cannot_be_read_takes_its_rule_away_unless_that_blocks() {
+    let matches = "match: [{uri: {prefix: /a}, headers: {x: {regex: '('}, y: {exact: z}}}, {uri: {regex: '(?=a)'}}, {uri: {prefix: /b}}]";
+    let read = |action: &str| {
+        let (service, reasons) = read(&format!("{{hosts: [a], http: [{{{matches}, {action}}}]}}"));
+        let paths = ["spec.http[0].match[0].headers[x].regex", "spec.http[0].match[1].uri.regex"];
+        assert_eq!(reasons_of(&reasons), paths.map(|path| (&codes::MATCH_REFUSED, path)));
+        service.http[0].clone()
+    };
+    let route = "route: [{destination: {host: a}}]";
+    for action in [
+        route,
+        "directResponse: {status: 204}",
+        "redirect: {uri: /new}",
+        &format!("{route}, fault: {{abort: {{httpStatus: 503, percentage: {{value: 1}}}}}}"),
+        &format!("{route}, fault: {{abort: {{httpStatus: 299, percentage: {{value: 100}}}}}}"),
+    ] {
+        let rule = read(action);
+        assert!(rule.is_absent && rule.matches.is_empty(), "{action}");
+        assert_eq!(rule.leads_to().count(), 0, "{action}");
+    }
+    for action in [
+        "directResponse: {status: 403}",
+        &format!("{route}, fault: {{abort: {{httpStatus: 503, percentage: {{value: 100}}}}}}"),
+        &format!(
+            "{route}, fault: {{abort: {{grpcStatus: UNAVAILABLE, percentage: {{value: 100}}}}}}"
+        ),
+    ] {
+        let rule = read(action);
+        assert!(!rule.is_absent, "{action}");
+        let [first, second, third] = &*rule.matches else { panic!("{rule:?}") };
+        assert!(first.refused && second.refused && !third.refused);
+        assert_eq!(first.path, Some(PathMatch::Prefix("/a".into())));
+        assert_eq!(*first.headers, [("y".into(), TextMatch::Exact("z".into()))]);
+        assert!(second.is_catch_all(), "nothing of it can be read: all that reach it get 500");
+    }
+}
+
+#[test]
+fn rules_of_a_delegate_decide_whether_a_faulty_root_blocks() {
+    let root = "{match: [{headers: {x: {regex: '('}}}], delegate: {name: its, namespace: teams}}";
+    let (rules, _) = delegated(
+        root,
+        "{http: [{match: [{uri: {prefix: /a}}], directResponse: {status: 403}}, {route: [{destination: {host: x}}]}]}",
     );
-    let paths = ["spec.http[0].match[0].headers[x].regex", "spec.http[0].match[1].uri.regex"];
-    assert_eq!(reasons_of(&reasons), paths.map(|path| (&codes::MATCH_REFUSED, path)));
-    let [first, second, third] = &*rule.matches else { panic!("{rule:?}") };
-    assert!(first.refused && second.refused && !third.refused);
-    assert_eq!(first.path, Some(PathMatch::Prefix("/a".into())));
-    assert_eq!(*first.headers, [("y".into(), TextMatch::Exact("z".into()))]);
-    assert!(second.is_catch_all(), "nothing of it can be read: all that reach it get 500");
-    assert!(!rule.refused, "the other matches hold");
+    let [blocking, other] = &*rules else { panic!("{rules:?}") };
+    assert!(!blocking.is_absent && blocking.matches[0].refused, "{blocking:?}");
+    assert!(other.is_absent, "{other:?}");
+}
+
+#[test]
+fn redirect_may_replace_the_matched_prefix() {
+    let redirect = |redirect: &str| {
+        let (service, reasons) = read(&format!("{{hosts: [a], http: [{{redirect: {redirect}}}]}}"));
+        let path = service.http[0].redirect.as_ref().expect("a redirect").path.clone();
+        (path, reasons.into_iter().map(|one| (one.code, one.path)).collect::<Vec<_>>())
+    };
+    let prefix = RedirectPath::Prefix("/new".into());
+    assert_eq!(redirect("{prefixRewrite: /new}"), (prefix, vec![]));
+    let replaced = (&codes::TRAFFIC_REPLACED, "spec.http[0].redirect.prefixRewrite".to_owned());
+    let whole = RedirectPath::Whole("/all".into());
+    assert_eq!(redirect("{uri: /all, prefixRewrite: /new}"), (whole, vec![replaced]));
+}
+
+#[test]
+fn name_of_a_single_label_is_a_name_in_tls() {
+    let names = |hosts: &str, name: &str| {
+        let (service, reasons) = read(&format!(
+            "{{hosts: {hosts}, tls: [{{match: [{{sniHosts: [{name}]}}], route: [{{destination: {{host: a}}}}]}}]}}"
+        ));
+        (service.tls.len(), reasons.len())
+    };
+    assert_eq!(names("[db]", "db"), (1, 0));
+    assert_eq!(names("[db]", "DB"), (1, 0));
+    assert_eq!(names("[db]", "db.shop.svc.cluster.local"), (1, 0));
+    assert_eq!(names("['*']", "db"), (1, 1), "* is for gateways alone");
+    assert_eq!(names("[db]", "other"), (0, 2));
+    assert_eq!(names("[db]", "'*b'"), (0, 2));
 }
 
 #[test]
@@ -145,7 +219,7 @@ fn weights_of_zero_take_nothing_and_a_sum_of_zero_leads_nowhere() {
     assert_eq!(weights([90, 10]), (vec![], vec![90, 10]));
     assert_eq!(weights([100, 0]), (vec![], vec![100]));
     assert_eq!(weights([0, 0]), (refused("spec.http[0].route"), vec![]));
-    assert_eq!(weights([-1, 101]), (refused("spec.http[0].route[0]"), vec![101]));
+    assert_eq!(weights([-1, 101]), (refused("spec.http[0].route[0]"), vec![]));
     let (rule, _) = rule("name: one");
     assert_eq!(rule.destinations[0].weight, 1, "of one destination the weight says nothing");
 }
@@ -153,8 +227,6 @@ fn weights_of_zero_take_nothing_and_a_sum_of_zero_leads_nowhere() {
 #[test]
 fn what_says_nothing_is_told() {
     for (more, code, path) in [
-        ("redirect: {}, route: []", &codes::ROUTE_PART_LOST, "redirect"),
-        ("redirect: {redirectCode: 302}, route: []", &codes::ROUTE_PART_LOST, "redirect"),
         ("rewrite: {}", &codes::ROUTE_PART_LOST, "rewrite"),
         (
             "rewrite: {uri: /a, uriRegexRewrite: {match: b, rewrite: c}}",
@@ -492,7 +564,7 @@ fn what_is_longer_than_envoy_takes_costs_its_rule_alone() {
         ),
     ] {
         let (rule, reasons) = rule(&more);
-        assert!(rule.refused);
+        assert!(rule.is_absent);
         assert_eq!(
             reasons_of(&reasons),
             [(&codes::ROUTE_REFUSED, &*format!("spec.http[0].{path}"))]
@@ -506,9 +578,56 @@ fn what_is_longer_than_envoy_takes_costs_its_rule_alone() {
     let object_read = serde_json::json!({ "spec": { "hosts": ["a"], "http": rules } });
     let read = VirtualService::read(meta("shop", "a"), &object_read, &kind_settings());
     let (service, reasons) = read.expect("it fits its schema");
-    assert!(service.http[0].matches[0].refused);
+    assert!(service.http[0].is_absent);
     assert_eq!(reasons[0].code, &codes::MATCH_REFUSED, "{reasons:?}");
     let spec = "{hosts: [a], http: [{timeout: 3000000h, route: [{destination: {host: a}}]}]}";
     let reason = VirtualService::read(meta("shop", "a"), &object(spec), &kind_settings());
     assert_eq!(reason.expect_err("Envoy takes none so long").path, "spec.http[0].timeout");
+}
+
+#[test]
+fn matches_that_an_earlier_one_covers_have_a_reason() {
+    let to = "route: [{destination: {host: a}}]";
+    let covered = |matches: &[&str]| {
+        let rules = matches.iter().map(|one| format!("{{match: [{one}], {to}}}"));
+        let (_, reasons) =
+            read(&format!("{{hosts: [a], http: [{}]}}", rules.collect::<Vec<_>>().join(", ")));
+        let found = reasons_of(&reasons);
+        assert!(found.iter().all(|(code, _)| *code == &codes::RULE_UNREACHABLE), "{found:?}");
+        found.into_iter().map(|(_, path)| path.to_owned()).collect::<Vec<_>>()
+    };
+    let second = ["spec.http[1].match[0]"];
+    let a = "{uri: {prefix: /a}}";
+    assert_eq!(covered(&[a, a]), second);
+    assert_eq!(covered(&[a, "{uri: {exact: /a/b}}"]), second);
+    assert_eq!(covered(&[a, "{uri: {prefix: /ab}, name: other}"]), second);
+    assert_eq!(
+        covered(&["{method: {exact: GET}}", "{method: {exact: GET}, uri: {prefix: /a}}"]),
+        second
+    );
+    for other in [
+        "{uri: {prefix: /}, method: {exact: GET}}",
+        "{uri: {prefix: /b}}",
+        "{uri: {prefix: /a}, method: {exact: GET}}",
+        "{uri: {prefix: /a/b}, port: 81}",
+        "{uri: {regex: /a.*}}",
+        "{uri: {prefix: /a/b}, sourceNamespace: web}",
+    ] {
+        assert_eq!(covered(&[a, other]), [""; 0], "{other}");
+    }
+}
+
+#[test]
+fn parts_without_an_effect_have_a_reason() {
+    let (_, reasons) = read("{hosts: [a]}");
+    assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, "spec")]);
+    for (more, path) in [
+        ("rewrite: {uriRegexRewrite: {match: a}}", "rewrite.uriRegexRewrite.rewrite"),
+        ("headers: {response: {set: {Server: own}}}", "headers.response.set[Server]"),
+    ] {
+        let (found, reasons) = rule(more);
+        let path = format!("spec.http[0].{path}");
+        assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, path.as_str())]);
+        assert!(!found.is_absent);
+    }
 }

@@ -51,7 +51,7 @@ impl World {
     fn of(&self, host: &str, namespace: &str) -> Vec<String> {
         let host = HostPattern::parse(host, "", "").expect("a host");
         let namespace = namespace.into();
-        let all = self.services.of_host(&host, &namespace);
+        let all = self.services.of_host(&host, &namespace).flatten();
         all.map(|one| one.service.meta.to_string()).collect()
     }
 }
@@ -71,9 +71,10 @@ fn objects_that_share_a_host_lose_no_more_than_connections() {
         world.put(&service(2, "team", "younger", &format!("{{hosts: [b.com, a.c.com], {rules}}}")));
         let wanted: &[&str] = if lost { &["team/younger STR1024 spec.hosts[0]"] } else { &[] };
         assert_eq!(world.news(), wanted, "{sharing:?} {rules}");
-        let all: Vec<_> = world.services.of_host(&host("b.com"), &"web".into()).collect();
+        let all: Vec<_> = world.services.of_host(&host("b.com"), &"web".into()).flatten().collect();
         assert!(all[0].shares_host(all[1], &host("b.com")));
-        let all: Vec<_> = world.services.of_host(&host("a.c.com"), &"web".into()).collect();
+        let all: Vec<_> =
+            world.services.of_host(&host("a.c.com"), &"web".into()).flatten().collect();
         assert!(!all[0].shares_host(all[1], &host("a.c.com")), "an exact host and a wildcard");
     }
 }
@@ -150,7 +151,8 @@ fn a_change_of_a_delegate_is_one_of_those_who_name_it() {
     assert_eq!(world.news(), [""; 0]);
     let web = "web".into();
     let host = HostPattern::parse("a.com", "", "").expect("a host");
-    let rules = world.services.of_host(&host, &web).next().map(|one| one.http.rules.len());
+    let rules =
+        world.services.of_host(&host, &web).flatten().next().map(|one| one.http.rules.len());
     assert_eq!(rules, Some(1));
     assert_eq!(world.put(&its("x.com")), [""; 0]);
     assert_eq!(world.take(&its("x.com")), ["a.com"]);

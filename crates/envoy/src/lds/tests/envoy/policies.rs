@@ -2,7 +2,9 @@
 
 use super::rules::governed;
 use super::*;
-use strait_model::NamedEndpoint;
+use strait_model::{Collection, ISTIO_NETWORKING, NamedEndpoint, ObjectKey};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::TrafficIndex;
 use strait_xds::file_secret;
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
@@ -282,5 +284,64 @@ async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
         };
         let heard = tokio::time::timeout(WAIT_LIMIT, counted).await.expect("it is counted");
         assert!(heard.contains("rq_2xx: 1\n"), "but for DISABLE none was plain: {heard}");
+    }
+}
+
+/// The inbound cluster of port 8080 of a workload that serves `app.ns`, with these objects in its namespace.
+fn inbound_cluster(objects: &[(&str, &str)]) -> Value {
+    let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
+    let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
+    let mut mesh = mesh();
+    let services = shard("east", 1).network("n1").with(app, vec![]).pod(pod).built();
+    mesh.apply(MeshEvent::Registry(services));
+    let object = |(at, (kind, spec)): (usize, &(&str, &str))| {
+        let key = ObjectKey {
+            kind: (*kind).into(),
+            group: ISTIO_NETWORKING.into(),
+            namespace: "ns".into(),
+            name: format!("rule-{at}").into(),
+        };
+        let spec: Value = serde_saphyr::from_str(spec).expect("the text is YAML");
+        (key, Arc::new(json!({ "spec": spec })))
+    };
+    let objects: Collection = objects.iter().enumerate().map(object).collect();
+    let mut index = TrafficIndex::new(kind_settings());
+    mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("there is something new")));
+    mesh.apply(MeshEvent::Complete);
+    let context = mesh.next_version().expect("a first version").0;
+    held(&context, &client(), ResourceType::Cluster).remove("inbound|8080||").expect("a cluster")
+}
+
+#[test]
+fn limits_of_a_services_rule_hold_at_its_workloads_unless_a_sidecar_says_otherwise() {
+    let rule = "{host: app, trafficPolicy: {connectionPool: {tcp: {maxConnections: 7}}, \
+        portLevelSettings: [{port: {number: 81}, connectionPool: {tcp: {maxConnections: 1}}}]}}";
+    let for_clients = "{host: app, workloadSelector: {matchLabels: {app: app}}, \
+        trafficPolicy: {connectionPool: {tcp: {maxConnections: 9}}}}";
+    let sidecar = "{inboundConnectionPool: {http: {http2MaxRequests: 3}}}";
+    let limits = |objects: &[(&str, &str)]| {
+        let cluster = inbound_cluster(objects);
+        let limits = &cluster["circuit_breakers"]["thresholds"][0];
+        [limits["max_connections"].clone(), limits["max_requests"].clone()]
+    };
+    let none = json!(u32::MAX);
+    let of_rule = ("DestinationRule", rule);
+    assert_eq!(limits(&[of_rule]), [json!(7), none.clone()]);
+    assert_eq!(limits(&[("DestinationRule", for_clients)]), [none.clone(), none.clone()]);
+    assert_eq!(limits(&[of_rule, ("Sidecar", sidecar)]), [none, json!(3)]);
+}
+
+#[test]
+fn client_protocol_reaches_the_workload_where_the_port_declares_none_or_a_pool_says_so() {
+    let rule = "{host: app, trafficPolicy: {connectionPool: {http: {useClientProtocol: true}}}}";
+    let other = "{host: app, trafficPolicy: {connectionPool: {tcp: {maxConnections: 7}}}}";
+    for (rule, uses_client_protocol) in [(rule, true), (other, false)] {
+        let cluster = inbound_cluster(&[("DestinationRule", rule)]);
+        let options = cluster["typed_extension_protocol_options"].to_string();
+        assert_eq!(
+            options.contains("use_downstream_protocol_config"),
+            uses_client_protocol,
+            "{rule}"
+        );
     }
 }

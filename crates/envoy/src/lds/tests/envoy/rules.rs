@@ -34,7 +34,8 @@ http:
   corsPolicy: {allowOrigins: [{exact: 'https://a.example'}], allowMethods: [GET], maxAge: 1h}
   route: [{destination: {host: app, subset: v1}}]
 - {match: [{uri: {prefix: /refused}}], directResponse: {status: 600}}
-- {match: [{uri: {prefix: /broken}, headers: {x: {regex: '('}}}], route: [{destination: {host: app, subset: v1}}]}
+- {match: [{uri: {prefix: /broken}, headers: {x: {regex: '('}}}], directResponse: {status: 403}}
+- {match: [{uri: {prefix: /absent}, headers: {x: {regex: '('}}}], route: [{destination: {host: app, subset: v2}}]}
 - {match: [{uri: {prefix: /nowhere}}], route: [{destination: {host: app, subset: gone}}]}
 - {match: [{uri: {prefix: /zero}}], route: [{destination: {host: app, subset: v1}, weight: 0}, {destination: {host: app, subset: v2}, weight: 0}]}
 - {match: [{uri: {regex: '/(long|wide).{20}'}}], route: [{destination: {host: app, subset: v2}}]}
@@ -226,6 +227,7 @@ const EXPECTED: &[(&str, &str, &str, &str)] = &[
     ("/broken", "x: (\r\n", "500", ""),
     ("/nowhere", "", "503", ""),
     ("/zero", "", "500", ""),
+    ("/absent", "x-user: jo\r\n", "200", "<v2 /absent"),
     ("/long01234567890123456789", "", "200", "<v2 /long"),
 ];
 
