@@ -37,7 +37,7 @@ use super::lds::{TrafficSettings, bool_value, everything, route_to, virtual_host
 use strait_base::hash::SecretHasher;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
-use strait_mesh::push::addresses::ListenAddresses;
+use strait_mesh::push::addresses::{ListenAddresses, Vip};
 use strait_model::{ClusterId, Hostname, Namespace, Port, Protocol, Resolution};
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::google::protobuf::UInt32Value;
@@ -266,6 +266,11 @@ fn host_of_address(address: &IpAddr) -> String {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => format!("[{address}]"),
     }
+}
+
+/// Whether a domain is that of an address.
+pub(super) fn is_domain_of(vip: &Vip, domain: &str) -> bool {
+    host_of_address(&vip.address) == domain
 }
 
 /// Whether Envoy takes this as a domain. One that it refuses would cost all services of the port

@@ -23,7 +23,7 @@ use self::answer::{BEHIND, lost_object};
 pub use self::answer::{LostRule, RequestDestination, RequestWalk, RuleName};
 use self::bytes::ConnectionAtRouter;
 use self::connection::ConnectionOfWorkload;
-use self::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
+use self::fit::{ArrivingConnection, chain_of, domain_of, misfit, virtual_host_of};
 pub use self::request::ProbedRequest;
 use super::ProxyConfig;
 use super::class::Class;
@@ -34,7 +34,7 @@ use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::addresses::{ListenAddresses, proxied_addresses};
 use strait_mesh::push::ingress::IngressOutline;
 use strait_mesh::push::proxy::inbound_targets;
-use strait_model::{ProxyType, Resolution};
+use strait_model::{Hostname, ProxyType, Resolution};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -402,7 +402,7 @@ impl ProxyConfig<'_> {
             }
             None => addresses,
         };
-        let contenders = self.contenders(&host.name, class, addresses);
+        let contenders = self.contenders((table, host), request, class, addresses);
         let rule = match self.proxy.kind {
             ProxyType::Router => {
                 let rules = self.ingress_rules(&table.name, &host.name);
@@ -422,18 +422,51 @@ impl ProxyConfig<'_> {
         walk.notes.extend(self.retries(route, rule));
     }
 
-    /// The objects that want the host of a virtual host.
+    /// The objects that want the host that a request means.
     fn contenders<'a>(
         &'a self,
-        name: &str,
+        (table, virtual_host): (&route::RouteConfiguration, &route::VirtualHost),
+        request: &ProbedRequest,
         class: &'a Class,
         addresses: &ListenAddresses,
     ) -> Option<Contenders<'a>> {
-        let (host, port) = name.rsplit_once(':')?;
+        let (first, port) = virtual_host.name.rsplit_once(':')?;
+        let domain = domain_of(table, virtual_host, request.authority())?;
+        let domain = domain.strip_suffix(&format!(":{port}")).unwrap_or(domain);
+        let host = self.host_named(&first.into(), domain, addresses);
         let port = port.parse().ok()?;
         let lists = &self.cache.route_lists;
         let caller = RouteCaller::Sidecar;
-        Some(rds::contenders(self.context, class, (&host.into(), port, caller), addresses, lists))
+        Some(rds::contenders(self.context, class, (&host, port, caller), addresses, lists))
+    }
+
+    /// The host that has a domain of a virtual host. Hosts to which rules give the same routes share a virtual host, which is
+    /// named after the first.
+    fn host_named(&self, first: &Hostname, domain: &str, addresses: &ListenAddresses) -> Hostname {
+        let below = domain.strip_prefix("*.");
+        let is_called = |host: &Hostname| {
+            let names = below.into_iter().chain([domain]);
+            let mut names =
+                names.map(|name| rds::is_called(host.as_str(), &self.proxy.dns_domain, name));
+            names.any(|is| is)
+        };
+        if is_called(first) {
+            return first.clone();
+        }
+        let services = || addresses.services.iter();
+        let by_name = services().find(|(service, _)| is_called(service.hostname()));
+        let found = by_name.or_else(|| {
+            let mut services = services();
+            services.find(|(_, vips)| vips.iter().any(|vip| rds::is_domain_of(vip, domain)))
+        });
+        if let Some((service, _)) = found {
+            return self.context.target(service.hostname(), &self.view.namespace).clone();
+        }
+        let ruled = Hostname::from(domain);
+        let pattern = HostPattern::of_service(&ruled);
+        let services = &self.context.traffic.virtual_services;
+        let is_ruled = services.of_pattern(&pattern, &self.view.namespace).next().is_some();
+        if is_ruled { ruled } else { first.clone() }
     }
 
     /// Notes which rule decides and which don't. Returns the one that does.

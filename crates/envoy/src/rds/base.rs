@@ -8,6 +8,7 @@
 //! hardly ever needed: hashes of domains show where.
 
 mod amend;
+mod groups;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -18,6 +19,7 @@ use imbl::OrdMap;
 use prost::Message;
 use prost::encoding::{WireType, decode_varint, encode_key, encode_varint, string};
 
+use self::groups::HostGroups;
 use super::lists::{self, RouteList, RouteLists};
 use super::rules::{self, to_service};
 use super::{
@@ -53,6 +55,8 @@ pub(crate) struct RouteBase {
     lists: OrdMap<usize, Arc<RouteList>>,
     /// Behind them, hosts that only rules know.
     ruled: Arc<[RuledHost]>,
+    /// The hosts that share one virtual host.
+    groups: HostGroups,
     aliases: Arc<BTreeMap<Hostname, Vec<Hostname>>>,
     chunks: Arc<[Arc<FragmentChunk>]>,
     /// Of each chunk its first fragment, and the place of its bytes.
@@ -66,7 +70,7 @@ pub(crate) struct RouteBase {
     disputed: Box<[DomainHash]>,
     /// Namespaces in which other hosts may have a domain than in others.
     settled_apart: BTreeSet<Namespace>,
-    /// The fragments of services that have another name in a namespace.
+    /// The places of services that have another name in a namespace.
     of_namespace: Arc<HashMap<Box<str>, Vec<u32>, SecretHasher>>,
 }
 
@@ -96,7 +100,10 @@ struct RoutedHost<'a> {
 
 /// A virtual host that is to be.
 struct Planned<'a> {
+    /// The host at this place, which gives the virtual host its name.
     host: RoutedHost<'a>,
+    /// The hosts that have this virtual host, in their order. Empty if an earlier host has the virtual host for this one.
+    members: Vec<RoutedHost<'a>>,
     completes: bool,
     /// The domains that it has, where that had to be settled.
     settled: Option<Vec<String>>,
@@ -108,7 +115,7 @@ impl Planned<'_> {
         let domains = match &self.settled {
             Some(settled) => settled,
             None => {
-                made = self.host.domains(self.host.names(searched));
+                made = domains_of(&self.members, searched);
                 &made
             }
         };
@@ -119,12 +126,22 @@ impl Planned<'_> {
 
 impl Hash for Planned<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let RoutedHost { hostname, aliases, number, service, .. } = self.host;
-        (hostname, aliases, number, self.completes, self.host.is_headless()).hash(state);
-        (service.is_some(), self.host.routes.map(|routes| routes.digest)).hash(state);
-        self.host.addresses().for_each(|vip| vip.address.hash(state));
+        (self.host.hostname, self.members.len(), self.completes).hash(state);
+        for RoutedHost { hostname, aliases, number, service, routes, .. } in &self.members {
+            (hostname, aliases, number, service.is_some()).hash(state);
+            routes.map(|routes| routes.digest).hash(state);
+        }
+        for member in &self.members {
+            member.is_headless().hash(state);
+            member.addresses().for_each(|vip| vip.address.hash(state));
+        }
         self.settled.hash(state);
     }
+}
+
+/// The domains of hosts that share a virtual host.
+fn domains_of(members: &[RoutedHost<'_>], searched: &[String]) -> Vec<String> {
+    members.iter().flat_map(|host| host.domains(host.names(searched))).collect()
 }
 
 impl<'a> RoutedHost<'a> {
@@ -208,15 +225,17 @@ impl RouteBase {
         let listed = routed.enumerate().filter_map(|(at, service)| {
             Some((at, lists::of_service(context, class, number, service.hostname(), lists)?))
         });
-        let listed = listed.collect();
+        let listed: OrdMap<_, _> = listed.collect();
         let ruled = ruled.into_iter().map(|(host, namespace, routes)| RuledHost {
             host,
             namespace,
             routes,
         });
+        let ruled: Arc<[_]> = ruled.collect();
         let mut base = Self {
             number,
-            ruled: ruled.collect(),
+            groups: HostGroups::new(&listed, &ruled, places.len()),
+            ruled,
             lists: listed,
             places,
             aliases: Arc::new(aliases(&addresses)),
@@ -252,7 +271,8 @@ impl RouteBase {
             let hosts: Vec<_> = self.hosts().collect();
             let settled = settle(context, &hosts, &searched, "");
             settled_apart = settled.restricted_namespaces;
-            for (one, domains) in planned.iter_mut().zip(settled.domains) {
+            let domains = self.groups.joined(settled.domains);
+            for (one, domains) in planned.iter_mut().zip(domains) {
                 one.settled = Some(domains);
             }
             chunks = make(&planned);
@@ -288,7 +308,13 @@ impl RouteBase {
     }
 
     fn planned_at(&self, at: usize) -> Planned<'_> {
-        Planned { host: self.host(at), completes: self.completes, settled: None }
+        let (host, completes) = (self.host(at), self.completes);
+        Planned { host, members: self.members(at), completes, settled: None }
+    }
+
+    /// The hosts whose virtual host is the fragment at a place.
+    fn members(&self, at: usize) -> Vec<RoutedHost<'_>> {
+        self.groups.members(at).map(|at| self.host(at)).collect()
     }
 
     /// Takes its fragments, between what comes before them and behind them.
@@ -340,9 +366,9 @@ impl RouteBase {
         };
         let rewritten = own.unwrap_or_else(|| {
             let hosts: Vec<_> = self.hosts().collect();
-            let settled = settle(context, &hosts, &searched, namespace).domains.into_iter();
+            let settled = settle(context, &hosts, &searched, namespace).domains;
             let mut all = RewrittenFragments::default();
-            settled.enumerate().for_each(|(at, domains)| {
+            self.groups.joined(settled).into_iter().enumerate().for_each(|(at, domains)| {
                 self.rewrite(at, &domains, (0, 0), &mut all);
             });
             all
@@ -358,7 +384,10 @@ impl RouteBase {
         searched: &[String],
         kept: &Chunks,
     ) -> Option<RewrittenFragments> {
-        let mut places = self.of_namespace.get(namespace).map_or(&[][..], |all| all);
+        let services = self.of_namespace.get(namespace).map_or(&[][..], |all| all);
+        let fragments: BTreeSet<_> = services.iter().map(|at| self.groups.first(*at)).collect();
+        let fragments: Vec<_> = fragments.into_iter().collect();
+        let mut places = &fragments[..];
         let mut own = RewrittenFragments::default();
         while let Some(next) = places.first() {
             let chunk = self.chunk_of(*next as usize);
@@ -390,8 +419,7 @@ impl RouteBase {
     ) -> Option<RewrittenFragments> {
         let mut own = RewrittenFragments::default();
         for at in places.iter().map(|at| *at as usize) {
-            let host = self.host(at);
-            let domains = host.domains(host.names(searched));
+            let domains = domains_of(&self.members(at), searched);
             let (_, _, before) = self.fragment(at);
             if before.iter().any(|one| self.disputed.binary_search(one).is_ok()) {
                 return None;

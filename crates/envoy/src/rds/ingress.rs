@@ -74,14 +74,15 @@ struct ServedRules<'a> {
 
 /// A virtual host that is to be.
 struct PlannedHost<'h, 'a> {
-    host: &'h HostPattern,
+    /// The hosts that have it. It is named after the first.
+    hosts: Vec<&'h HostPattern>,
     served: &'h ServedHost<'a>,
 }
 
 impl Hash for PlannedHost<'_, '_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let ServedHost { port, lists, redirects } = self.served;
-        (self.host, port, redirects).hash(state);
+        (&self.hosts, port, redirects).hash(state);
         lists.iter().for_each(|one| (one.list.digest, one.list.conditional).hash(state));
     }
 }
@@ -93,8 +94,8 @@ impl PlannedHost<'_, '_> {
         let requires =
             if self.served.redirects { TlsRequirementType::All } else { TlsRequirementType::None };
         let host = route::VirtualHost {
-            name: name_of(self.host, self.served),
-            domains: vec![self.host.to_string()],
+            name: name_of(self.hosts[0], self.served),
+            domains: self.hosts.iter().map(ToString::to_string).collect(),
             require_tls: requires.into(),
             ..counting()
         };
@@ -138,7 +139,7 @@ pub(crate) fn of_servers(
         });
     }
     let head = Bytes::from(routes.encode_to_vec());
-    let planned: Vec<_> = hosts.iter().map(|(host, served)| PlannedHost { host, served }).collect();
+    let planned = planned_hosts(&hosts);
     let chunks = chunks.of(&planned, |one, draft| one.write(&mut draft.bytes));
     let digests = chunks.iter().flat_map(|chunk| chunk.digests());
     let digests = std::iter::once(digest(&head)).chain(digests);
@@ -148,6 +149,24 @@ pub(crate) fn of_servers(
     let resource = Resource::of_parts(name, digests, body);
     let lists = hosts.values().flat_map(|host| &host.lists).map(|one| Arc::clone(&one.list));
     (resource, RouteParts { _lists: lists.collect(), _chunks: chunks })
+}
+
+/// The virtual hosts, one for all hosts that are served equally, in the order of the first host of each.
+fn planned_hosts<'h, 'a>(
+    hosts: &'h BTreeMap<&'h HostPattern, ServedHost<'a>>,
+) -> Vec<PlannedHost<'h, 'a>> {
+    let mut planned = Vec::<PlannedHost<'h, 'a>>::new();
+    let mut known = HashMap::<_, usize>::new();
+    for (host, served) in hosts {
+        let lists = served.lists.iter().map(|one| one.list.routes());
+        let key = (served.port, served.redirects, lists.collect::<Vec<_>>());
+        let at = *known.entry(key).or_insert(planned.len());
+        match planned.get_mut(at) {
+            Some(first) => first.hosts.push(host),
+            None => planned.push(PlannedHost { hosts: vec![host], served }),
+        }
+    }
+    planned
 }
 
 /// Of a virtual host of these servers' routes, the object and the rule of each route, in their order.

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,6 +33,34 @@ pub(crate) struct RouteList {
     pub(super) digest: u64,
     /// Where in them the route stands that takes every request, if there is one; else where they end.
     pub(super) conditional: usize,
+}
+
+/// The routes of a list, which are equal to the routes of another list if they have the same bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EncodedRoutes<'a>(&'a RouteList);
+
+impl RouteList {
+    /// Its routes, for comparison.
+    pub(super) fn routes(&self) -> EncodedRoutes<'_> {
+        EncodedRoutes(self)
+    }
+}
+
+impl PartialEq for EncodedRoutes<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+            || (self.0.digest == other.0.digest
+                && self.0.conditional == other.0.conditional
+                && self.0.bytes == other.0.bytes)
+    }
+}
+
+impl Eq for EncodedRoutes<'_> {}
+
+impl Hash for EncodedRoutes<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.digest.hash(state);
+    }
 }
 
 impl CacheValue for Arc<RouteList> {

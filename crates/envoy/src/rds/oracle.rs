@@ -54,7 +54,13 @@ fn of_port(
     let in_full =
         in_full(services.chain(beyond.iter().map(|(host, namespace, _)| (host, namespace))));
     let namespace = dns_domain.split('.').next().unwrap_or_default();
-    let mut hosts = Vec::new();
+    let mut hosts: Vec<route::VirtualHost> = Vec::new();
+    // Hosts with equal routes have one virtual host, which is named after the first.
+    let mut add =
+        |host: route::VirtualHost| match hosts.iter_mut().find(|one| one.routes == host.routes) {
+            Some(first) => first.domains.extend(host.domains),
+            None => hosts.push(host),
+        };
     for (service, vips) in &addresses.services {
         let Some(port) = routed_ports(service, cluster).find(|port| port.number == number) else {
             continue;
@@ -73,12 +79,9 @@ fn of_port(
         let vips = vips.iter().filter(|vip| vip.has(number));
         domains.extend(vips.map(|vip| host_of_address(&vip.address)));
         domains.retain(|domain| is_domain(domain) && taken.insert(domain.to_ascii_lowercase()));
-        if domains.is_empty() {
-            continue;
-        }
         let name = format!("{hostname}:{number}");
         let host = route::VirtualHost { name, domains, ..counting() };
-        hosts.push(match lists::of_service(context, class, number, hostname, &kept) {
+        add(match lists::of_service(context, class, number, hostname, &kept) {
             Some(list) => merged_with(&host, &list.bytes),
             None => {
                 let routes = vec![to_service(hostname, port.number)];
@@ -87,12 +90,12 @@ fn of_port(
         });
     }
     for (host, _, list) in beyond {
-        if is_domain(host.as_str()) && taken.insert(host.as_str().to_ascii_lowercase()) {
-            let (name, domains) = (format!("{host}:{number}"), vec![host.to_string()]);
-            let host = route::VirtualHost { name, domains, ..counting() };
-            hosts.push(merged_with(&host, &list.bytes));
-        }
+        let is_free = is_domain(host.as_str()) && taken.insert(host.as_str().to_ascii_lowercase());
+        let domains = is_free.then(|| host.to_string()).into_iter().collect();
+        let host = route::VirtualHost { name: format!("{host}:{number}"), domains, ..counting() };
+        add(merged_with(&host, &list.bytes));
     }
+    hosts.retain(|host| !host.domains.is_empty());
     hosts.push(all_else(&TrafficSettings::of_class(context, class)));
     hosts
 }

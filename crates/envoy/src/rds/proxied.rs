@@ -1,9 +1,10 @@
 //! Routes of requests to a proxy, which a Sidecar's listener of HTTP_PROXY is to its clients: by host and port, of all services
 //! that it imports. (docs/reference/traffic.md, "Sidecar".)
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-use super::lists::{self, RouteLists};
+use super::lists::{self, RouteList, RouteLists};
 use super::{
     TrafficSettings, aliases, counting, ending, for_all_else, host_of_address, in_full,
     is_anothers, is_domain, merged_with, names_of, refused, routed_ports, searched_domains,
@@ -84,16 +85,21 @@ pub(crate) fn of_proxy(
             else {
                 continue;
             };
-            hosts.push(match lists::of_service(context, class, number, hostname, kept) {
-                Some(list) => merged_with(&host, &list.bytes),
-                None => route::VirtualHost { routes: vec![to_service(hostname, number)], ..host },
+            let list = lists::of_service(context, class, number, hostname, kept);
+            hosts.push(match list {
+                Some(list) => (host, Some(list)),
+                None => {
+                    let routes = vec![to_service(hostname, number)];
+                    (route::VirtualHost { routes, ..host }, None)
+                }
             });
         }
     }
     for (host, _, list) in &beyond {
         let of = add(host, 80, vec![host.to_string()]);
-        hosts.extend(of.map(|of| merged_with(&of, &list.bytes)));
+        hosts.extend(of.map(|of| (of, Some(Arc::clone(list)))));
     }
+    let mut hosts = share_routes(&hosts);
     let name = proxy_route_name(port);
     let end = route::RouteConfiguration {
         // The port says which service is meant, and not the one that the client connected to.
@@ -105,6 +111,24 @@ pub(crate) fn of_proxy(
         &*name,
         &route::RouteConfiguration { name: name.clone(), virtual_hosts: hosts, ..end },
     ))
+}
+
+/// The virtual hosts, one for all to which rules give the same routes. It is named after the first.
+fn share_routes(hosts: &[(route::VirtualHost, Option<Arc<RouteList>>)]) -> Vec<route::VirtualHost> {
+    let mut shared = Vec::<route::VirtualHost>::new();
+    let mut firsts = HashMap::new();
+    for (host, list) in hosts {
+        let Some(list) = list else {
+            shared.push(host.clone());
+            continue;
+        };
+        let at = *firsts.entry(list.routes()).or_insert(shared.len());
+        match shared.get_mut(at) {
+            Some(first) => first.domains.extend(host.domains.iter().cloned()),
+            None => shared.push(merged_with(host, &list.bytes)),
+        }
+    }
+    shared
 }
 
 /// How a host is called that is meant at a port: with the port, which may be left out where it is that of HTTP.

@@ -110,6 +110,27 @@ pub(super) fn virtual_host_of<'a>(
     table: &'a route::RouteConfiguration,
     authority: &str,
 ) -> Option<&'a route::VirtualHost> {
+    let asked = asked_name(table, authority);
+    let best = |host: &&route::VirtualHost| {
+        host.domains.iter().filter_map(|domain| closeness(domain, &asked)).max()
+    };
+    let fitting = table.virtual_hosts.iter().filter(|host| best(host).is_some());
+    fitting.max_by_key(best)
+}
+
+/// The domain of a virtual host of this table by which it is chosen for a request.
+pub(super) fn domain_of<'a>(
+    table: &route::RouteConfiguration,
+    host: &'a route::VirtualHost,
+    authority: &str,
+) -> Option<&'a str> {
+    let asked = asked_name(table, authority);
+    let domains = host.domains.iter().filter(|domain| closeness(domain, &asked).is_some());
+    domains.max_by_key(|domain| closeness(domain, &asked)).map(|domain| &**domain)
+}
+
+/// The name by which a table looks for a virtual host.
+fn asked_name(table: &route::RouteConfiguration, authority: &str) -> String {
     let mut asked = authority.to_ascii_lowercase();
     if table.ignore_port_in_host_matching
         && let Some((host, port)) = asked.rsplit_once(':')
@@ -117,24 +138,22 @@ pub(super) fn virtual_host_of<'a>(
     {
         asked.truncate(host.len());
     }
-    let closeness = |domain: &str| {
-        let domain = domain.to_ascii_lowercase();
-        if domain == asked {
-            return Some((3, domain.len()));
-        }
-        let fits = |part: &str| asked.len() > part.len();
-        match (domain.strip_prefix('*'), domain.strip_suffix('*')) {
-            (Some(""), _) => Some((0, 0)),
-            (Some(end), _) if fits(end) && asked.ends_with(end) => Some((2, domain.len())),
-            (_, Some(begin)) if fits(begin) && asked.starts_with(begin) => Some((1, domain.len())),
-            _ => None,
-        }
-    };
-    let best = |host: &&route::VirtualHost| {
-        host.domains.iter().filter_map(|domain| closeness(domain)).max()
-    };
-    let fitting = table.virtual_hosts.iter().filter(|host| best(host).is_some());
-    fitting.max_by_key(best)
+    asked
+}
+
+/// How closely a domain fits a name: exactly, by its end, by its beginning or like every name; longer domains fit more closely.
+fn closeness(domain: &str, asked: &str) -> Option<(u8, usize)> {
+    let domain = domain.to_ascii_lowercase();
+    if domain == asked {
+        return Some((3, domain.len()));
+    }
+    let fits = |part: &str| asked.len() > part.len();
+    match (domain.strip_prefix('*'), domain.strip_suffix('*')) {
+        (Some(""), _) => Some((0, 0)),
+        (Some(end), _) if fits(end) && asked.ends_with(end) => Some((2, domain.len())),
+        (_, Some(begin)) if fits(begin) && asked.starts_with(begin) => Some((1, domain.len())),
+        _ => None,
+    }
 }
 
 /// The first condition that a request doesn't fit, in words; `None` where it fits all.

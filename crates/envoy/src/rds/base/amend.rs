@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::RouteBase;
+use super::groups::HostGroups;
 use super::lists::{self, RouteLists};
 use crate::chunks::Chunks;
 #[cfg(test)]
@@ -45,13 +46,15 @@ impl RouteBase {
         if changed.is_empty() {
             return Some(Arc::clone(self));
         }
-        changed.sort_unstable();
+        let groups = HostGroups::new(&listed, &self.ruled, self.places.len());
+        let changed = self.groups.changed_fragments(&groups, &changed);
         let mut amended = Self {
             number: self.number,
             addresses: Arc::clone(&self.addresses),
             places: Arc::clone(&self.places),
             lists: listed,
             ruled: Arc::clone(&self.ruled),
+            groups,
             aliases: Arc::clone(&self.aliases),
             chunks: Arc::default(),
             starts: Box::default(),

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use prost::Message;
+use serde_json::{Value, json};
 
 use super::{RouteBase, searched_domains};
 use crate::chunks::Chunks;
@@ -12,10 +13,12 @@ use strait_mesh::push::addresses::addresses;
 use strait_mesh::push::event_loop::{MeshEvent, MeshState};
 use strait_mesh::testing::settings;
 use strait_model::testing::{host, service, shard};
-use strait_model::{Namespace, Resolution, Service};
+use strait_model::{ISTIO_NETWORKING, Namespace, ObjectKey, Resolution, Service};
 use strait_proto::envoy::envoy::config::route::v3::RouteConfiguration;
-use strait_rules::traffic::Selection;
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::{Selection, TrafficIndex};
 use strait_xds::resource::{Resource, Version};
+use strait_xds::virtual_hosts::{self, HeldHosts};
 
 const SHOP: &str = "shop.svc.cluster.local";
 
@@ -186,4 +189,82 @@ fn a_new_service_has_a_chunk_or_two_made_and_a_namespace_few_bytes() {
         });
     }
     assert!(made.get() <= new, "{} of {new} new chunks", made.get());
+}
+
+/// A mesh in which objects of `evil` name hosts.
+fn context_with_rules(services: Vec<Service>, rules: &[(&str, Value)]) -> Arc<PushContext> {
+    let mut mesh = MeshState::new(settings());
+    let word = services.into_iter().fold(shard("east", 1), |word, one| word.with(one, vec![]));
+    mesh.apply(MeshEvent::Registry(word.built()));
+    let key = |name: &str| ObjectKey {
+        kind: "VirtualService".into(),
+        group: ISTIO_NETWORKING.into(),
+        namespace: "evil".into(),
+        name: name.into(),
+    };
+    let objects = rules.iter().map(|(name, spec)| (key(name), Arc::new(json!({ "spec": spec }))));
+    let mut index = TrafficIndex::new(kind_settings());
+    let update = index.apply(&objects.collect()).expect("the first time");
+    mesh.apply(MeshEvent::Traffic(update));
+    mesh.apply(MeshEvent::Complete);
+    mesh.next_version().expect("a first version").0
+}
+
+fn rules_for(hosts: Vec<String>, rules: usize) -> Value {
+    let rule = |at: usize| {
+        let prefix = format!("/{at}");
+        json!({ "match": [{ "uri": { "prefix": prefix } }], "route": [{ "destination": { "host": "b.x.example" } }] })
+    };
+    json!({ "hosts": hosts, "http": (0..rules).map(rule).collect::<Vec<_>>() })
+}
+
+#[test]
+fn hosts_with_equal_routes_share_one_virtual_host() {
+    let hosts = (0..300).map(|at| format!("h{at}.example")).collect();
+    let context = context_with_rules(vec![], &[("many", rules_for(hosts, 300))]);
+    let route = route(&context, SHOP, &Chunks::default());
+    let of_shop = domains(&route);
+    assert_eq!(of_shop.len(), 1, "{:?}", of_shop.keys());
+    let (name, of_all) = of_shop.first_key_value().expect("one");
+    assert_eq!((&**name, of_all.split(' ').count()), ("h0.example:80", 300));
+    assert!(route.body.len() < 150_000, "{}", route.body.len());
+    // A client that requests virtual hosts one by one receives it and the one for other names.
+    let one_by_one = virtual_hosts::changes(&HeldHosts::Nothing, &route);
+    assert_eq!(one_by_one.changed.len(), 2);
+}
+
+#[test]
+fn services_with_equal_routes_share_a_virtual_host_in_every_dns_domain() {
+    let chunks = Chunks::default();
+    let services = ["web.shop", "api.shop", "api.bank", "other.shop"].map(service).into();
+    let full = |name: &str| format!("{name}.svc.cluster.local");
+    let hosts = vec![full("web.shop"), full("api.bank"), "x.example".to_owned()];
+    let context = context_with_rules(services, &[("many", rules_for(hosts, 2))]);
+    for (namespace, short) in [("shop", "web"), ("bank", "api"), ("elsewhere", "")] {
+        let of_all = domains(&route(&context, &format!("{namespace}.svc.cluster.local"), &chunks));
+        assert_eq!(of_all.len(), 3, "{:?}", of_all.keys());
+        let shared = of_all.values().find(|domains| domains.contains("x.example"));
+        let shared: Vec<_> = shared.expect("it is ruled").split(' ').collect();
+        assert!(shared.contains(&"web.shop") && shared.contains(&"api.bank"), "{shared:?}");
+        let short_ones: Vec<_> = shared.iter().filter(|one| !one.contains('.')).collect();
+        assert_eq!(
+            short_ones,
+            [&short].into_iter().filter(|one| !one.is_empty()).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[test]
+fn host_with_other_routes_keeps_a_virtual_host_of_its_own() {
+    let hosts = |range: std::ops::Range<usize>| range.map(|at| format!("h{at}.example")).collect();
+    let other = json!({ "hosts": ["h7.example"], "http": [{ "timeout": "1s", "route": [{ "destination": { "host": "b.x.example" } }] }] });
+    let rules =
+        [("a", other), ("b", rules_for(hosts(0..20), 2)), ("c", rules_for(hosts(20..30), 2))];
+    let of_all = domains(&route(&context_with_rules(vec![], &rules), SHOP, &Chunks::default()));
+    let count = |name: &str| of_all[name].split(' ').count();
+    assert_eq!(of_all.len(), 3, "{:?}", of_all.keys());
+    assert_eq!(
+        [count("h0.example:80"), count("h7.example:80"), count("h20.example:80")],
+        [19, 1, 10]
+    );
 }

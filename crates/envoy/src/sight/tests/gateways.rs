@@ -1,8 +1,10 @@
 //! What changes of Gateways, and of what is bound to them, mean for routers, and what they don't.
 
+use prost::Message;
 use serde_json::{Value, json};
 
 use super::*;
+use strait_proto::envoy::envoy::config::route::v3::RouteConfiguration;
 
 /// A mesh with two routers, one of which a Gateway may select.
 struct EditedGateways {
@@ -80,6 +82,37 @@ fn a_router_hears_of_what_its_gateways_and_their_rules_come_to_and_of_nothing_el
     assert_eq!(mesh.put("DestinationRule", "a", limit("a")), [true, false]);
     assert_eq!(mesh.put("Gateway", "gw", gateway("other", 81)), [true, true]);
     assert_eq!(mesh.put("VirtualService", "one", rule(&["gw"], "b")), [false, true]);
+}
+
+#[test]
+fn hosts_of_a_gateway_with_equal_routes_share_one_virtual_host() {
+    let mut mesh = EditedGateways::new();
+    let server =
+        json!({ "port": { "number": 80, "protocol": "HTTP", "name": "http" }, "hosts": ["*"] });
+    mesh.put("Gateway", "gw", json!({ "selector": { "app": "public" }, "servers": [server] }));
+    let rule = |at: usize| {
+        let prefix = format!("/{at}");
+        json!({ "match": [{ "uri": { "prefix": prefix } }], "route": [{ "destination": { "host": "a" } }] })
+    };
+    let rules: Vec<_> = (0..300).map(rule).collect();
+    let hosts: Vec<_> = (0..300).map(|at| format!("h{at:03}.example")).collect();
+    mesh.put(
+        "VirtualService",
+        "many",
+        json!({ "hosts": hosts, "gateways": ["gw"], "http": rules }),
+    );
+    let other = json!([{ "timeout": "1s", "route": [{ "destination": { "host": "b" } }] }]);
+    let other = json!({ "hosts": ["h007.example"], "gateways": ["gw"], "http": other });
+    mesh.put("VirtualService", "other", other);
+    let labels = [("app".into(), "public".into())].into_iter().collect();
+    let router = Proxy { kind: ProxyType::Router, labels, ..sidecar("public.edge", "east") };
+    let mut config = ProxyConfig::new(&mesh.before, &router, "n1".into(), &mesh.kept);
+    let route = config.one(ResourceType::Route, "http.80").expect("always an answer");
+    let table = RouteConfiguration::decode(route.body.to_bytes()).expect("a message");
+    let hosts = table.virtual_hosts.iter();
+    let hosts: Vec<_> =
+        hosts.map(|one| (&*one.name, one.domains.len(), one.routes.len())).collect();
+    assert_eq!(hosts, [("h000.example:80", 299, 300), ("h007.example:80", 1, 301)]);
 }
 
 #[test]

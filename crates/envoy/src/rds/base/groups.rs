@@ -1,0 +1,85 @@
+//! Which hosts of a port share one virtual host: those to which rules give the same routes.
+//!
+//! A VirtualService of 300 hosts and 300 rules would otherwise be sent as 90,000 routes. Each host keeps its place among
+//! the fragments. The first host of a group has the virtual host, with the domains of all its members, and the fragments
+//! of the other members are empty.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::RuledHost;
+use super::lists::RouteList;
+
+/// The groups of two hosts and more. Every other host is alone.
+#[derive(Debug, Default)]
+pub(super) struct HostGroups {
+    /// The places of all members of a group in ascending order, by the first.
+    members: HashMap<u32, Vec<u32>>,
+    /// The first member, by each of the others.
+    firsts: HashMap<u32, u32>,
+}
+
+impl HostGroups {
+    /// The groups among hosts with these routes. The places of `ruled` begin behind the places of services.
+    pub(super) fn new(
+        lists: &OrdMap<usize, Arc<RouteList>>,
+        ruled: &[RuledHost],
+        services: usize,
+    ) -> Self {
+        let of_services = lists.iter().map(|(at, list)| (*at, list));
+        let of_rules = ruled.iter().enumerate().map(|(at, host)| (services + at, &host.routes));
+        let mut known = HashMap::new();
+        let mut groups = Self::default();
+        for (at, list) in of_services.chain(of_rules) {
+            let at = u32::try_from(at).expect("fewer hosts");
+            let first = *known.entry(list.routes()).or_insert(at);
+            if first != at {
+                groups.members.entry(first).or_insert_with(|| vec![first]).push(at);
+                groups.firsts.insert(at, first);
+            }
+        }
+        groups
+    }
+
+    /// The first host of the group of a host, whose fragment is the virtual host.
+    pub(super) fn first(&self, at: u32) -> u32 {
+        self.firsts.get(&at).copied().unwrap_or(at)
+    }
+
+    /// The hosts whose virtual host is the fragment at a place.
+    pub(super) fn members(&self, at: usize) -> impl Iterator<Item = usize> {
+        let place = u32::try_from(at).expect("fewer hosts");
+        let members = self.members.get(&place).map_or(&[][..], |all| all);
+        let alone = members.is_empty() && !self.firsts.contains_key(&place);
+        members.iter().map(|at| *at as usize).chain(alone.then_some(at))
+    }
+
+    /// The domains of each fragment, from the domains of each host.
+    pub(super) fn joined(&self, mut domains: Vec<Vec<String>>) -> Vec<Vec<String>> {
+        for (first, members) in &self.members {
+            for at in members.iter().skip(1) {
+                let more = std::mem::take(&mut domains[*at as usize]);
+                domains[*first as usize].extend(more);
+            }
+        }
+        domains
+    }
+
+    /// The fragments that differ from those of `now`, in which the hosts at `changed` have other routes, in ascending order.
+    pub(super) fn changed_fragments(&self, now: &Self, changed: &[usize]) -> Vec<usize> {
+        let mut fragments = BTreeSet::new();
+        for at in changed {
+            let place = u32::try_from(*at).expect("fewer hosts");
+            for (groups, others) in [(self, now), (now, self)] {
+                let first = groups.first(place);
+                fragments.insert(first as usize);
+                // Without this host, or with it, another one may be the first.
+                let members = groups.members.get(&first).into_iter().flatten();
+                fragments.extend(members.map(|at| others.first(*at) as usize));
+            }
+        }
+        fragments.into_iter().collect()
+    }
+}
