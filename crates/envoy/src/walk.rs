@@ -432,7 +432,12 @@ impl ProxyConfig<'_> {
     ) -> Option<Contenders<'a>> {
         let (first, port) = virtual_host.name.rsplit_once(':')?;
         let domain = domain_of(table, virtual_host, request.authority())?;
-        let domain = domain.strip_suffix(&format!(":{port}")).unwrap_or(domain);
+        // Domains of requests to a proxy name the port, unless it is that of HTTP.
+        let port = if rds::proxy_port(&table.name).is_some() { "80" } else { port };
+        let (domain, port) = match domain.rsplit_once(':') {
+            Some((name, number)) if number.parse::<u16>().is_ok() => (name, number),
+            _ => (domain, port),
+        };
         let host = self.host_named(&first.into(), domain, addresses);
         let port = port.parse().ok()?;
         let lists = &self.cache.route_lists;

@@ -205,6 +205,16 @@ impl<'a> RoutedHost<'a> {
     }
 }
 
+/// The hosts to which rules give routes, each with its place. Hosts that only rules know come behind the services.
+fn with_rules<'a>(
+    lists: &'a OrdMap<usize, Arc<RouteList>>,
+    ruled: &'a [RuledHost],
+    services: usize,
+) -> impl Iterator<Item = (usize, &'a Arc<RouteList>)> {
+    let of_services = lists.iter().map(|(at, list)| (*at, list));
+    of_services.chain(ruled.iter().enumerate().map(move |(at, host)| (services + at, &host.routes)))
+}
+
 impl RouteBase {
     /// Where names are not completed, the route is that in a DNS domain in which no service is.
     pub(crate) fn new(
@@ -234,7 +244,7 @@ impl RouteBase {
         let ruled: Arc<[_]> = ruled.collect();
         let mut base = Self {
             number,
-            groups: HostGroups::new(&listed, &ruled, places.len()),
+            groups: HostGroups::new(with_rules(&listed, &ruled, places.len())),
             ruled,
             lists: listed,
             places,

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::RouteBase;
 use super::groups::HostGroups;
 use super::lists::{self, RouteLists};
+use super::{RouteBase, with_rules};
 use crate::chunks::Chunks;
 #[cfg(test)]
 use crate::chunks::FRAGMENTS_MAX;
@@ -46,7 +46,7 @@ impl RouteBase {
         if changed.is_empty() {
             return Some(Arc::clone(self));
         }
-        let groups = HostGroups::new(&listed, &self.ruled, self.places.len());
+        let groups = HostGroups::new(with_rules(&listed, &self.ruled, self.places.len()));
         let changed = self.groups.changed_fragments(&groups, &changed);
         let mut amended = Self {
             number: self.number,

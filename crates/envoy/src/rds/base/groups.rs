@@ -7,10 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use imbl::OrdMap;
-
-use super::RuledHost;
-use super::lists::RouteList;
+use crate::rds::lists::RouteList;
 
 /// The groups of two hosts and more. Every other host is alone.
 #[derive(Debug, Default)]
@@ -22,17 +19,11 @@ pub(super) struct HostGroups {
 }
 
 impl HostGroups {
-    /// The groups among hosts with these routes. The places of `ruled` begin behind the places of services.
-    pub(super) fn new(
-        lists: &OrdMap<usize, Arc<RouteList>>,
-        ruled: &[RuledHost],
-        services: usize,
-    ) -> Self {
-        let of_services = lists.iter().map(|(at, list)| (*at, list));
-        let of_rules = ruled.iter().enumerate().map(|(at, host)| (services + at, &host.routes));
+    /// The groups among hosts, each with its place and its routes, in ascending order.
+    pub(super) fn new<'a>(hosts: impl Iterator<Item = (usize, &'a Arc<RouteList>)>) -> Self {
         let mut known = HashMap::new();
         let mut groups = Self::default();
-        for (at, list) in of_services.chain(of_rules) {
+        for (at, list) in hosts {
             let at = u32::try_from(at).expect("fewer hosts");
             let first = *known.entry(list.routes()).or_insert(at);
             if first != at {
@@ -67,7 +58,7 @@ impl HostGroups {
         domains
     }
 
-    /// The fragments that differ from those of `now`, in which the hosts at `changed` have other routes, in ascending order.
+    /// Returns the fragments that differ in `now`, in ascending order. The hosts at `changed` have other routes there.
     pub(super) fn changed_fragments(&self, now: &Self, changed: &[usize]) -> Vec<usize> {
         let mut fragments = BTreeSet::new();
         for at in changed {
