@@ -139,7 +139,8 @@ impl OfflineMesh {
             allow_direct_cross_network: false,
             metadata: EndpointMetadata::Lean,
             cluster_aliases: [].into(),
-        }));
+        }))
+        .measuring(strait_envoy::rule_bytes);
         let services = services(&members, &objects.others, &config, system_namespace)?;
         state.apply(MeshEvent::MeshConfig(Arc::new(config)));
         state.apply(MeshEvent::Registry(services));

@@ -4,13 +4,15 @@
 //! neither renumbered nor given a second meaning. Groups: 01xx usage, 02xx kubeconfig and Secret,
 //! 03xx contact with a cluster, 04xx network and gateway, 05xx proxy and xDS, 06xx policy, 07xx
 //! trust and TLS, 08xx host and storage, of these 082x access policies, 09xx injection, of these 095x and 096x
-//! the agent in a pod, 10xx traffic configuration, of these 112x clusters' own. Large groups have files of their own.
+//! the agent in a pod, 10xx traffic configuration, of these 111x objects for other namespaces and 112x
+//! clusters' own. Large groups have files of their own.
 
 #[macro_use]
 mod code;
 mod access;
 mod agent;
 mod envoy_filters;
+mod foreign;
 mod ingresses;
 mod injection;
 mod members;
@@ -25,6 +27,7 @@ pub use self::access::*;
 pub use self::agent::*;
 pub use self::code::Code;
 pub use self::envoy_filters::*;
+pub use self::foreign::*;
 pub use self::ingresses::*;
 pub use self::injection::*;
 pub use self::members::*;
@@ -35,7 +38,7 @@ pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 13] = [
+static GROUPS: [&[&Code]; 14] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -48,6 +51,7 @@ static GROUPS: [&[&Code]; 13] = [
     envoy_filters::CODES,
     ingresses::CODES,
     objects::CODES,
+    foreign::CODES,
     own_traffic::CODES,
 ];
 

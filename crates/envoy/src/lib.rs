@@ -55,7 +55,7 @@ use self::common::{SharedResources, list, own_domain, sort};
 pub(crate) use self::encoding::{any, duration, encode, nested, seconds, struct_of};
 use self::ingress::NamedIngress;
 use self::library::LibraryConfig;
-pub use self::rds::HeldRoutes;
+pub use self::rds::{HeldRoutes, rule_bytes};
 use self::spans::SpanReport;
 pub use self::walk::{
     LostRule, ProbedRequest, RequestDestination, RequestDirection, RequestWalk, RuleName,

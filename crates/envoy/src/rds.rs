@@ -12,6 +12,7 @@ mod contenders;
 mod ingress;
 mod library;
 mod lists;
+mod measure;
 #[cfg(test)]
 pub(super) mod oracle;
 mod proxied;
@@ -28,6 +29,7 @@ pub(super) use self::contenders::{Contenders, RouteCaller, belongs_to, contender
 pub use self::ingress::HeldRoutes;
 pub(super) use self::ingress::{of_servers, rules_at};
 pub(super) use self::lists::{RouteLists, of_library, unnumbered_port, unruled};
+pub use self::measure::rule_bytes;
 pub(super) use self::proxied::{of_proxy, proxy_port, proxy_route_name};
 use self::rules::to_service;
 pub(super) use self::rules::{FAULT, NOWHERE};

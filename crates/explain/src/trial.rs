@@ -14,6 +14,7 @@ use strait_base::codes::{self, Code};
 use strait_mesh::push::PushContext;
 use strait_model::fetched_keys::FetchedKeys;
 use strait_model::mesh_config::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
+use strait_model::policy::DefaultVisibility;
 use strait_model::{
     ClusterId, Collection, ConfigurationSnapshot, GATEWAY_API, Hostname, ISTIO_NETWORKING,
     ObjectJson, ObjectKey,
@@ -165,7 +166,7 @@ impl ConfigTrials {
         index.follow(&reports.objects, &reports.traffic);
         index.apply(objects);
         index.take_news();
-        let traffic = Arc::new(index.traffic().clone());
+        let traffic = withholding(context, index);
         let own_traffic = match editions {
             TriedEditions::None => OrdMap::new(),
             TriedEditions::All => own_traffic(context, index),
@@ -239,10 +240,14 @@ impl ConfigTrials {
         let texts = MeshTexts { config: target.mesh.clone(), networks: target.networks.clone() };
         let settings = MeshSettings::of_texts(texts, defaults)?;
         let config = settings.config.trusting(&context.mesh, access.is_some());
+        let config = match context.policy.traffic().default_visibility {
+            DefaultVisibility::Mesh => config,
+            DefaultVisibility::Namespace => config.private_by_default(),
+        };
         let mut index = TrafficIndex::new(KindSettings::of(&context.settings.domain, &config));
         index.apply(&target.traffic);
         let tried = PushContext {
-            traffic: Arc::new(index.traffic().clone()),
+            traffic: withholding(context, &index),
             own_traffic: own_traffic(context, &index),
             mesh: Arc::new(config),
             ..PushContext::clone(context)
@@ -280,6 +285,14 @@ impl ConfigTrials {
         let access = change.map_or_else(|| Arc::clone(&context.access), |change| change.policies);
         Arc::new(PushContext { access, ..PushContext::clone(context) })
     }
+}
+
+/// The rules of an index, without those that are withheld from proxies now.
+fn withholding(context: &PushContext, index: &TrafficIndex) -> Arc<Traffic> {
+    let mut traffic = index.traffic().clone();
+    let withheld = Arc::clone(context.traffic.virtual_services.withheld());
+    traffic.virtual_services = traffic.virtual_services.withholding(withheld);
+    Arc::new(traffic)
 }
 
 /// What holds for the proxies of clusters whose own traffic objects count, where an index says what holds for all.

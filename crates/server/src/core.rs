@@ -75,6 +75,7 @@ impl Core {
             metadata: args.endpoint_metadata,
             cluster_aliases: args.cluster_alias.iter().cloned().collect(),
         }));
+        let mesh = mesh.measuring(strait_envoy::rule_bytes);
         let outputs = event_loop::LoopOutputs {
             context,
             interest: Arc::clone(&interest),

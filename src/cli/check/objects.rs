@@ -14,10 +14,10 @@ use strait_base::codes::{self, Code};
 pub(super) const CATEGORY: &str = "config";
 /// Of how many proxies of one version the names are told.
 const NAMED_MAX: usize = 3;
-/// Where access is not restricted as it seems to be, a policy can't do what it says, or an object holds an error for which
-/// its last valid version stays or a part is left out. Other things to say of policies and
-/// rules are notes: `strait check config` tells them with the state of each object, and is strict.
-const PROBLEMS: [&Code; 16] = [
+/// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
+/// states, an object with an error keeps its last valid version or loses a part, or objects are withheld from proxies. Other
+/// reasons are notes: `strait check config` prints them with the state of each object.
+const PROBLEMS: [&Code; 18] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -34,6 +34,8 @@ const PROBLEMS: [&Code; 16] = [
     &codes::MATCH_REFUSED,
     &codes::DESTINATION_INVALID,
     &codes::TRAFFIC_VALUE,
+    &codes::FOREIGN_BYTES,
+    &codes::ROUTES_SURPLUS,
 ];
 /// What only says that another reason has no worse consequence.
 const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];

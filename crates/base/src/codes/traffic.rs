@@ -88,13 +88,14 @@ beyond these it is told not to wait for: those servers take no connection, and a
 are: strait proxy get PROXY.";
 
     /// What an object multiplies.
-    ROUTES_SURPLUS = "STR1085", "an object has more rules for its hosts than proxies are sent",
-        "Make several objects of it, each with some of the hosts or rules.", "\
-What a rule of a VirtualService does is sent with each of its conditions, rules are sent for each of its
-hosts, and those of a delegate for each rule that delegates to it, so that a small object could have each
-proxy be sent gigabytes. Rules may come to 16 MiB as they are written, each part counted as often as it is
-sent, and to 50,000 pairs of conditions of rules and their delegates. An object beyond that counts as it
-was before, if it was; a rule that delegates beyond that is as if absent. All other objects hold.";
+    ROUTES_SURPLUS = "STR1085", "objects have more rules than proxies are sent",
+        "Give the objects of the namespace fewer rules, or move some of them to another namespace.", "\
+The action of a rule of a VirtualService is sent with each of its conditions, and the rules of a delegate for
+each rule that delegates to it, so that a small object could become gigabytes. The rules of one object may
+have 16 MiB as they are written, each part counted as often as it is sent, and 50,000 pairs of conditions of
+rules and their delegates. An object past that keeps its last valid version; a rule that delegates past that
+is treated as absent. The objects of one namespace may add 16 MiB of encoded routes and filter chains to one
+proxy; past that the youngest of them apply to no proxy. All other objects apply.";
 
     /// An object with more entries than it may have.
     OBJECT_SURPLUS = "STR1096", "an object has more entries than one object may have",

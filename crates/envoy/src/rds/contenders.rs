@@ -75,7 +75,14 @@ pub(crate) fn contenders<'a>(
     let mut claimed: Option<(usize, &Arc<RoutedService>)> = None;
     let objects = groups.iter().enumerate();
     for (at, routed) in objects.flat_map(|(at, group)| group.iter().map(move |one| (at, *one))) {
-        if !scope.includes_rules(&pattern, &routed.service.meta.namespace)
+        let owner = &routed.service.meta.namespace;
+        if scope.is_past_total(owner) {
+            let text =
+                format!("the objects of {owner} add too much to proxies that do not name it");
+            found.others.push((routed, text));
+            continue;
+        }
+        if !scope.includes_rules(&pattern, owner)
             && let Some(sidecar) = scope.sidecar()
         {
             found.others.push((routed, format!("Sidecar {} does not import it", sidecar.meta)));

@@ -31,6 +31,7 @@ use strait_mesh::push::view::Role;
 use strait_mesh::testing::settings;
 use strait_model::dirty::Wildcards;
 use strait_model::mesh_config::MeshConfig;
+use strait_model::policy::Policy;
 use strait_model::registry::{
     Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
 };
@@ -968,6 +969,8 @@ struct Count {
     not_reached: usize,
     /// How often other access policies held for a proxy.
     guarded: usize,
+    /// Versions in which other objects were withheld than before.
+    withheld: usize,
 }
 
 /// All clusters, each with some services; it isn't complete yet.
@@ -982,12 +985,20 @@ fn some_mesh(settings: Arc<FixedSettings>, random: &mut StdRng) -> MeshState {
     mesh
 }
 
-fn history(seed: u64, count: &mut Count) {
+/// Limits of bytes for proxies of other namespaces, which objects of a history pass and fall below again and again.
+fn small_limits(mesh: MeshState) -> MeshState {
+    let text = "apiVersion: strait.dev/v1\nkind: Policy\ntraffic: {foreignBytes: {namespace: 1500, total: 2000}}\n";
+    let mut mesh = mesh.measuring(rds::rule_bytes);
+    mesh.apply(MeshEvent::Policy(Arc::new(Policy::parse(text).expect("a policy"))));
+    mesh
+}
+
+fn history(seed: u64, limit: impl FnOnce(MeshState) -> MeshState, count: &mut Count) {
     let random = &mut StdRng::seed_from_u64(seed);
     // Where networks without a gateway are reached directly, a gateway decides more than assignments.
     let allow_direct_cross_network = seed.is_multiple_of(2);
     let settings = FixedSettings { allow_direct_cross_network, ..(*settings()).clone() };
-    let mut mesh = some_mesh(Arc::new(settings), random);
+    let mut mesh = limit(some_mesh(Arc::new(settings), random));
     mesh.apply(asking_policy());
     mesh.apply(MeshEvent::Complete);
     let (mut before, _) = mesh.next_version().expect("a first version");
@@ -1003,6 +1014,8 @@ fn history(seed: u64, count: &mut Count) {
         }
         let Some((now, changes)) = mesh.next_version() else { continue };
         let place = format!("seed {seed}, step {step}: {:?}", changes.deps);
+        let withheld = [&before, &now].map(|one| one.traffic.virtual_services.withheld());
+        count.withheld += usize::from(withheld[0] != withheld[1]);
         let by_access = streams.told_of_access([&before, &now], &changes);
         held = check(&kept, [&before, &now], &changes, (&by_access, &held), count, &place);
         if random.random_ratio(1, 10) {
@@ -1146,7 +1159,7 @@ fn who_is_told_is_who_sees_a_difference() {
     let mut count = Count::default();
     let seeds = rounds(1);
     for seed in 1..=seeds {
-        history(seed, &mut count);
+        history(seed, |mesh| mesh, &mut count);
     }
     let seeds = usize::try_from(seeds).expect("few");
     // Told in vain is who can't see a service's change since another one has the same address, name or port, or
@@ -1157,6 +1170,16 @@ fn who_is_told_is_who_sees_a_difference() {
     assert!(count.in_vain * 4 < count.told, "{count:?}");
     assert!(count.behind_ports > seeds && count.guarded > 12 * seeds, "{count:?}");
     assert!(count.not_reached > seeds && count.of_requests >= seeds, "{count:?}");
+}
+
+#[test]
+fn proxies_are_notified_of_objects_that_are_withheld_or_no_longer() {
+    let mut count = Count::default();
+    let seeds = rounds(1);
+    for seed in 1..=seeds {
+        history(1000 + seed, small_limits, &mut count);
+    }
+    assert!(count.withheld > 4 * usize::try_from(seeds).expect("few"), "{count:?}");
 }
 
 #[test]

@@ -102,11 +102,17 @@ impl ConfigView<'_> {
     pub(super) fn routers_of(&self, service: &VirtualService) -> usize {
         let gateways = &self.context.traffic.gateways;
         let serving: Vec<_> = gateways.serving(service).collect();
+        let withheld = self.context.traffic.virtual_services.withheld();
+        let is_given = |namespace: &Namespace| {
+            service.export_to.visible_to(namespace)
+                && !withheld.is_from(&service.meta, namespace)
+                && !withheld.is_past_total(&service.meta.namespace, namespace)
+        };
         let routers = self.clients.proxies().iter().filter(|proxy| {
             let labels = self.context.labels_of(proxy);
             let selects = |gateway| gateways.selects(gateway, proxy.namespace(), labels);
             proxy.kind == ProxyType::Router
-                && service.export_to.visible_to(proxy.namespace())
+                && is_given(proxy.namespace())
                 && east_west_port(self.context, proxy).is_none()
                 && serving.iter().any(|(gateway, _)| selects(gateway))
         });

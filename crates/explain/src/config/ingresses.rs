@@ -9,7 +9,7 @@ use super::clients::Audience;
 use super::{ConfigView, Finding};
 use crate::standing::ObjectStanding;
 use strait_base::codes;
-use strait_model::{Hostname, IngressStatus, Namespace, Resolution};
+use strait_model::{ExportTo, Hostname, IngressStatus, Namespace, Resolution};
 use strait_rules::traffic::gateway::Gateway;
 use strait_rules::traffic::ingress::{INGRESS_CONTROLLER, Ingress, IngressClass};
 use strait_rules::traffic::ingresses::taken_paths;
@@ -27,6 +27,7 @@ impl ConfigView<'_> {
         let gateways = &self.context.traffic.gateways;
         let Some(gateway) = gateways.of_ingress(&ingress.meta) else { return Finding::default() };
         let mut found = self.gateway(gateway);
+        found.reasons.extend(self.withheld(&ingress.meta, &ExportTo::Public));
         if found.standing.is_some() {
             let text =
                 format!("no workload that is known has the label istio={}", settings.selector);

@@ -12,12 +12,12 @@ use crate::standing::ObjectStanding;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
 use strait_model::mesh_config::HostSharing;
-use strait_model::{GATEWAY_API, Namespace, Port, Protocol};
+use strait_model::{ExportTo, GATEWAY_API, Namespace, Port, Protocol};
 use strait_rules::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
 use strait_rules::traffic::route::{Destination, MESH};
 use strait_rules::traffic::virtual_service::VirtualService;
 use strait_rules::traffic::virtual_services::RoutedService;
-use strait_rules::traffic::{HostPattern, Reason, Selection, TrafficObject};
+use strait_rules::traffic::{HostPattern, ObjectMeta, Reason, Selection, TrafficObject};
 
 /// The port on which requests find hosts that no service is.
 const PLAIN_PORT: u16 = 80;
@@ -86,6 +86,7 @@ impl ConfigView<'_> {
             return self.delegate(service, object);
         }
         let mut found = Finding::default();
+        found.reasons.extend(self.withheld(&service.meta, &service.export_to));
         let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
         if self.services_known {
             found.reasons.extend(self.context.traffic.gateways.reasons_of(service));
@@ -153,6 +154,41 @@ impl ConfigView<'_> {
         });
         found.proxies += self.routers_of(service);
         found
+    }
+
+    /// Why an object does not apply to some of the proxies to which it is exported.
+    pub(super) fn withheld(&self, meta: &ObjectMeta, export_to: &ExportTo) -> Option<Reason> {
+        let withheld = self.context.traffic.virtual_services.withheld();
+        let mebibytes = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        let namespace = &meta.namespace;
+        if let Some(bytes) = withheld.objects.get(meta) {
+            let text = format!(
+                "the objects of {namespace} add too much to its own proxies: this one, of {}, applies to no proxy",
+                mebibytes(*bytes)
+            );
+            return Some(Reason::lost(&codes::ROUTES_SURPLUS, "spec", text));
+        }
+        let is_exported = match export_to {
+            ExportTo::Public => true,
+            ExportTo::Namespaces(names) => names.iter().any(|name| name != namespace),
+        };
+        let limits = self.context.policy.traffic().foreign_bytes;
+        let text = if let Some(bytes) = withheld.over_namespace.get(namespace) {
+            format!(
+                "the objects of {namespace} add {} to each proxy of other namespaces, and one namespace may add {}: they apply \
+                 to proxies of {namespace} only",
+                mebibytes(*bytes),
+                mebibytes(limits.namespace)
+            )
+        } else {
+            format!(
+                "the objects of {namespace} add {} to each proxy of other namespaces, which is past the {} of all namespaces: \
+                 they apply to proxies of {namespace} only, and where a Sidecar names {namespace}",
+                mebibytes(*withheld.over_total.get(namespace)?),
+                mebibytes(limits.total)
+            )
+        };
+        is_exported.then(|| Reason::lost(&codes::FOREIGN_BYTES, "spec.exportTo", text))
     }
 
     /// What is to be said of who has a host.
@@ -348,7 +384,7 @@ impl ConfigView<'_> {
         special
             .extend(self.context.private.get(host).into_iter().flat_map(|all| all.keys()).cloned());
         if let Some(service) = self.context.services.get(host)
-            && let strait_model::ExportTo::Namespaces(named) = &service.primary.export_to
+            && let ExportTo::Namespaces(named) = &service.primary.export_to
         {
             special.extend(named.iter().cloned());
         }
@@ -417,6 +453,8 @@ impl ConfigView<'_> {
             let path = format!("spec.parentRefs[{}]", parent.index);
             let host = HostPattern::of_service(&parent.host);
             let Some(routed) = self.joined(route, &host) else { continue };
+            let withheld = self.withheld(&routed.service.meta, &routed.service.export_to);
+            found.reasons.extend(withheld.filter(|reason| !found.reasons.contains(reason)));
             if let Some(other) = self.gateway_routes().find(|one| route.yields_to(parent, one)) {
                 let text = format!(
                     "{} belongs to {} {} there: where both are on a port, GRPCRoutes count",

@@ -9,6 +9,7 @@ mod heads;
 mod outputs;
 mod reach;
 mod ruled;
+mod snapshot;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,7 @@ use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
 pub use super::loop_counters::LoopCounters;
 use super::scope::Sight;
+use super::withholding::{MeasureRules, RuleBytes, WithholdingInputs};
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
 use crate::hold::KeptConfigurations;
 use crate::network::probes::ProbeAddress;
@@ -50,7 +52,7 @@ use strait_model::{
 };
 use strait_rules::access::AccessPolicies;
 use strait_rules::service_entry::Selections;
-use strait_rules::traffic::{Traffic, TrafficUpdate};
+use strait_rules::traffic::TrafficUpdate;
 
 /// Everything that can change the mesh.
 #[derive(Debug)]
@@ -140,6 +142,8 @@ pub struct MeshState {
     renamed: BTreeSet<Hostname>,
     configuration: Arc<ConfigurationSnapshot>,
     rules: RulesInUse,
+    /// Measures the rules of an object, see [`Self::measuring`].
+    measure: MeasureRules,
     /// By the cluster whose proxies they are for.
     editions: BTreeMap<ClusterId, Edition>,
     /// The last versions of these, until they are taken.
@@ -185,6 +189,7 @@ impl MeshState {
             renamed: BTreeSet::new(),
             configuration: Arc::default(),
             rules: RulesInUse::default(),
+            measure: |_| RuleBytes::default(),
             editions: BTreeMap::new(),
             edition_versions: Vec::new(),
             editions_stale: false,
@@ -200,6 +205,12 @@ impl MeshState {
             heard: false,
             complete: false,
         }
+    }
+
+    /// The same mesh, in which objects are withheld from proxies by what this measures of their rules. Without it none are.
+    #[must_use]
+    pub fn measuring(self, measure: MeasureRules) -> Self {
+        Self { measure, ..self }
     }
 
     /// Takes one event. What it changes waits for [`Self::next_version`].
@@ -429,15 +440,21 @@ impl MeshState {
         let mut has_changed = std::mem::take(&mut self.editions_stale);
         let Self { rules, editions, services, private, aliases, version, .. } = self;
         let mesh = ServiceNamesInUse { services, private, aliases };
+        let withholding = WithholdingInputs {
+            measure: self.measure,
+            limits: self.policy.traffic().foreign_bytes,
+            root_namespace: &self.config.root_namespace,
+            services,
+        };
         let mut of_editions = Vec::new();
         for edition in editions.values_mut() {
             let mut changes = common.clone();
-            edition.rules.note(mesh, &renamed, &mut changes);
+            edition.rules.note((mesh, withholding), &renamed, &mut changes);
             has_changed |= !changes.is_empty();
             of_editions.push(changes);
         }
         let mut changes = common;
-        rules.note(mesh, &renamed, &mut changes);
+        rules.note((mesh, withholding), &renamed, &mut changes);
         has_changed |= !changes.is_empty();
         if !has_changed {
             return None;
@@ -683,40 +700,6 @@ impl MeshState {
         service.by_cluster.iter().any(|(_, own)| own.selector.is_empty())
             || matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_))
             || self.all_rules().any(passes_through)
-    }
-
-    fn own_traffic(&self) -> OrdMap<ClusterId, Arc<Traffic>> {
-        let of = |(cluster, edition): (&ClusterId, &Edition)| {
-            (cluster.clone(), Arc::clone(&edition.rules.traffic))
-        };
-        self.editions.iter().map(of).collect()
-    }
-
-    fn context(&self) -> PushContext {
-        PushContext {
-            version: self.version,
-            definitions: self.rules.definitions,
-            settings: Arc::clone(&self.settings),
-            mesh: Arc::clone(&self.config),
-            mesh_networks: Arc::clone(&self.mesh_networks),
-            networks: Arc::clone(&self.networks),
-            clusters: Arc::clone(&self.clusters),
-            policy: Arc::clone(&self.policy),
-            access: self.access.policies(),
-            network_labels: self.network_labels.clone(),
-            services: self.services.clone(),
-            workloads: self.workloads.clone(),
-            facts: self.facts.clone(),
-            private: self.private.clone(),
-            restricted_namespaces: self.restricted_namespaces.clone(),
-            aliases: self.aliases.clone(),
-            same_addresses: self.claims.shared().clone(),
-            entries: Arc::clone(self.joins.selections()),
-            configuration: Arc::clone(&self.configuration),
-            traffic: Arc::clone(&self.rules.traffic),
-            own_traffic: self.own_traffic(),
-            vms: self.joins.vms().clone(),
-        }
     }
 }
 

@@ -32,6 +32,7 @@ pub mod view;
 mod view_class;
 mod view_key;
 mod weights;
+pub mod withholding;
 mod workload_index;
 
 #[cfg(test)]

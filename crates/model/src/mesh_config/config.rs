@@ -469,6 +469,22 @@ impl MeshConfig {
         }
     }
 
+    /// The same settings, by which objects without `exportTo` are visible in their own namespace only. Kinds for which the mesh
+    /// config has a default of its own keep it.
+    #[must_use]
+    pub fn private_by_default(&self) -> Self {
+        let default = |written: &Vec<String>| match &**written {
+            [] => vec![".".to_owned()],
+            _ => written.clone(),
+        };
+        Self {
+            default_service_export_to: default(&self.default_service_export_to),
+            default_destination_rule_export_to: default(&self.default_destination_rule_export_to),
+            default_virtual_service_export_to: default(&self.default_virtual_service_export_to),
+            ..self.clone()
+        }
+    }
+
     /// The effective settings in Istio's terms, for `/debug/mesh`.
     pub fn to_json(&self) -> Value {
         let policy = match self.outbound_traffic_policy {

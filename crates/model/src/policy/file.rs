@@ -9,11 +9,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Policy;
-use super::invalid::{InvalidPolicy, duration, invalid};
+use super::invalid::{InvalidPolicy, bytes, duration, invalid};
 use super::names::ServiceNames;
 use super::preference::{Preference, Tier};
 use super::rollout::{self, RolloutText};
 use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, Rules, WhenDark};
+use super::traffic::{self, TrafficText};
 use crate::mesh_config::plain;
 use crate::{ClusterId, Mode, NetworkId, is_trust_domain};
 
@@ -41,6 +42,8 @@ struct PolicyFile {
     rollout: Option<RolloutText>,
     #[serde(default)]
     traffic_from: Vec<String>,
+    #[serde(default)]
+    traffic: TrafficText,
 }
 
 #[derive(Deserialize, Default)]
@@ -150,6 +153,7 @@ impl Policy {
                 return invalid(field, format!("{id} is there twice"));
             }
         }
+        policy.traffic = traffic::limits(file.traffic)?;
         Ok(policy)
     }
 }
@@ -252,30 +256,6 @@ fn budget(field: &str, text: &BudgetText) -> Result<ReadBudget, InvalidPolicy> {
         return invalid(field, "has a 0, with which nothing could be read");
     }
     Ok(budget)
-}
-
-/// `4096`, `64Ki`, `256Mi`, `1Gi`.
-fn bytes(field: &str, value: &Value) -> Result<usize, InvalidPolicy> {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text.as_str(), ""),
-    };
-    let shift = match unit {
-        "" => Some(0),
-        "Ki" => Some(10),
-        "Mi" => Some(20),
-        "Gi" => Some(30),
-        _ => None,
-    };
-    let size = number.parse::<usize>().ok().zip(shift);
-    match size.and_then(|(number, shift)| number.checked_mul(1 << shift)) {
-        Some(size) => Ok(size),
-        None => invalid(field, format!("{text:?} is not a size such as 64Ki or 256Mi")),
-    }
 }
 
 fn ranges(field: &str, list: &[String]) -> Result<Vec<IpNet>, InvalidPolicy> {

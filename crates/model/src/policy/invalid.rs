@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::mesh_config::parse_duration;
 
 /// Why a policy can't be used.
@@ -32,4 +34,28 @@ pub(super) fn invalid<T>(
 
 pub(super) fn duration(field: &str, text: &str) -> Result<Duration, InvalidPolicy> {
     parse_duration(text.trim()).or_else(|fact| invalid(field, fact))
+}
+
+/// Reads a size: `4096`, `64Ki`, `256Mi`, `1Gi`.
+pub(super) fn bytes(field: &str, value: &Value) -> Result<usize, InvalidPolicy> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text.as_str(), ""),
+    };
+    let shift = match unit {
+        "" => Some(0),
+        "Ki" => Some(10),
+        "Mi" => Some(20),
+        "Gi" => Some(30),
+        _ => None,
+    };
+    let size = number.parse::<usize>().ok().zip(shift);
+    match size.and_then(|(number, shift)| number.checked_mul(1 << shift)) {
+        Some(size) => Ok(size),
+        None => invalid(field, format!("{text:?} is not a size such as 64Ki or 256Mi")),
+    }
 }

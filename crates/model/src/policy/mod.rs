@@ -12,6 +12,7 @@ mod rollout;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ pub use self::preference::{Preference, Rank, Tier};
 pub use self::rollout::{RolloutLimits, RolloutPlan};
 pub use self::rules::{MassWithdrawal, ReadBudget, WhenDark};
 use self::rules::{OwnedNames, Rules};
+pub use self::traffic::{DefaultVisibility, ForeignBytes, TrafficLimits};
 use crate::{ClusterId, Mode, NetworkId};
 use strait_base::address::special;
 
@@ -42,6 +44,8 @@ pub struct Policy {
     rollout: Option<Arc<RolloutPlan>>,
     /// The clusters whose own traffic objects hold for their proxies.
     traffic_from: BTreeSet<ClusterId>,
+    /// Limits on traffic objects for proxies of other namespaces.
+    traffic: TrafficLimits,
 }
 
 /// Why something is not taken: the rule, by its place in the file, and the fact.
@@ -241,6 +245,11 @@ impl Policy {
     /// Whether the traffic objects that a cluster has itself hold for its proxies.
     pub fn takes_traffic_from(&self, cluster: &ClusterId) -> bool {
         self.traffic_from.contains(cluster)
+    }
+
+    /// The limits on traffic objects for proxies of other namespaces.
+    pub fn traffic(&self) -> TrafficLimits {
+        self.traffic
     }
 
     /// Every cluster that the file names, with the place that names it.

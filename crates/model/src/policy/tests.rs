@@ -274,3 +274,26 @@ fn clusters_are_named_whose_own_traffic_objects_count() {
         assert!(found.contains(fact), "{text}: {found}");
     }
 }
+
+#[test]
+fn limits_for_proxies_of_other_namespaces_have_defaults() {
+    let usual = Policy::default().traffic();
+    assert_eq!(usual.foreign_bytes, ForeignBytes { namespace: 2 << 20, total: 16 << 20 });
+    assert_eq!(usual.default_visibility, DefaultVisibility::Mesh);
+    let set = policy("traffic: {foreignBytes: {namespace: 4Mi}, defaultVisibility: namespace}\n");
+    let set = set.traffic();
+    assert_eq!(set.foreign_bytes, ForeignBytes { namespace: 4 << 20, total: 16 << 20 });
+    assert_eq!(set.default_visibility, DefaultVisibility::Namespace);
+    let large = policy("traffic: {foreignBytes: {namespace: 64Mi}}\n").traffic();
+    assert_eq!(large.foreign_bytes.total, 64 << 20, "the total is at least the limit of one");
+    for (text, error) in [
+        ("{foreignBytes: {namespace: x}}", "traffic.foreignBytes.namespace: \"x\" is not a size"),
+        ("{foreignBytes: {namespace: 2Mi, total: 1Mi}}", "traffic.foreignBytes.total: is less"),
+        ("{defaultVisibility: all}", "traffic.defaultVisibility: \"all\" is neither"),
+        ("{foreign: 1}", ""),
+    ] {
+        let text = format!("{HEAD}traffic: {text}\n");
+        let refused = Policy::parse(&text).expect_err("it is refused").to_string();
+        assert!(refused.starts_with(error), "{refused}");
+    }
+}

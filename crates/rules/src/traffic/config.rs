@@ -48,7 +48,8 @@ impl Traffic {
 
     /// What of the mesh a proxy is given that is in this namespace and that these select.
     pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {
-        self.sidecars.scope(namespace, selection)
+        let withheld = self.virtual_services.withheld();
+        self.sidecars.scope(namespace, selection).withholding(withheld)
     }
 
     /// The objects to the first of which that has rules for a proxy a host belongs: see [`VirtualServices::of_host`]. What the

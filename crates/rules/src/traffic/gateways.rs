@@ -124,6 +124,11 @@ impl Gateways {
         Some(gateway).filter(|one| *one.name == *name)
     }
 
+    /// The ports of the servers of the Gateway of that name, `NAMESPACE/NAME`.
+    pub fn ports_of(&self, name: &str) -> impl Iterator<Item = u16> {
+        self.named(name).into_iter().flat_map(|one| one.servers.iter().map(|server| server.port))
+    }
+
     /// What of a Gateway others have, that came first.
     pub fn losses(&self, gateway: &Gateway) -> Vec<Reason> {
         let labels = gateway.selector.as_deref().cloned().unwrap_or_default();

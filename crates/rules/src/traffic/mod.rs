@@ -37,6 +37,7 @@ pub mod sidecar;
 pub mod telemetry;
 pub mod virtual_service;
 pub mod virtual_services;
+pub mod withheld;
 
 pub use self::addressed::AddressedServices;
 pub use self::changes::TrafficChanges;
@@ -48,3 +49,4 @@ pub use self::kind::KindSettings;
 pub use self::object::{ObjectMeta, ObjectState, Reason};
 pub use self::report::{TrafficObject, TrafficReport, TrafficReports};
 pub use self::selection::Selection;
+pub use self::withheld::Withheld;

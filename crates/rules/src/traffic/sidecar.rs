@@ -23,6 +23,7 @@ use super::policy::{PoolLimits, pool_limits};
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use super::virtual_services::RoutedService;
+use super::withheld::Withheld;
 use strait_base::codes;
 use strait_model::mesh_config::{OutboundTrafficPolicy, WrittenOutboundMode, WrittenPool};
 use strait_model::{Interception, Namespace, Protocol};
@@ -314,6 +315,12 @@ impl EgressListener {
         self.imported.iter().any(is) && self.has(host, owner, own)
     }
 
+    /// Whether it imports anything of a namespace by its name.
+    fn names_namespace(&self, owner: &Namespace) -> bool {
+        let is_named = |one: &HostImport| matches!(&one.namespace, ImportNamespace::Named(name) if name == owner);
+        self.imported.iter().any(is_named)
+    }
+
     /// Whether rules of that namespace for such a host are.
     fn has_rules(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
         let meets = |one: &HostImport| one.is_of(owner, own) && one.host.meets(host);
@@ -363,6 +370,8 @@ pub struct ImportScope<'a> {
     sidecar: Option<&'a Arc<Sidecar>>,
     /// The proxy's.
     namespace: &'a Namespace,
+    /// The objects that do not apply to some proxies, whatever Sidecars import.
+    withheld: Option<&'a Withheld>,
 }
 
 impl<'a> ImportScope<'a> {
@@ -445,9 +454,25 @@ impl<'a> ImportScope<'a> {
 
     /// Whether rules for a host, which are in the namespace `owner`, hold for the proxy.
     pub fn includes_rules(&self, host: &HostPattern, owner: &Namespace) -> bool {
-        self.sidecar.is_none_or(|sidecar| {
+        let is_imported = self.sidecar.is_none_or(|sidecar| {
             sidecar.egress.iter().any(|one| one.has_rules(host, owner, self.namespace))
-        })
+        });
+        is_imported && !self.is_past_total(owner)
+    }
+
+    /// Whether rules of the namespace `owner` do not apply because the objects of other namespaces add too much to a proxy that
+    /// imports all of them. A Sidecar that names the namespace asks for its rules.
+    pub fn is_past_total(&self, owner: &Namespace) -> bool {
+        let names =
+            |sidecar: &Arc<Sidecar>| sidecar.egress.iter().any(|one| one.names_namespace(owner));
+        self.withheld.is_some_and(|withheld| withheld.is_past_total(owner, self.namespace))
+            && !self.sidecar.is_some_and(names)
+    }
+
+    /// The same scope, to which some objects do not apply.
+    #[must_use]
+    pub(super) fn withholding(self, withheld: &'a Withheld) -> Self {
+        Self { withheld: Some(withheld), ..self }
     }
 
     /// Those of some rules for a host that hold for the proxy.
@@ -506,7 +531,7 @@ impl Sidecars {
             sidecar.selector.as_ref().is_none_or(|selector| selection.contains(selector))
         };
         let sidecar = own.iter().find(selected).or_else(|| self.objects.of_root());
-        ImportScope { sidecar, namespace }
+        ImportScope { sidecar, namespace, withheld: None }
     }
 
     /// Whether some proxy of a namespace may be given a service.
@@ -517,7 +542,9 @@ impl Sidecars {
         owner: &Namespace,
     ) -> bool {
         let own = self.objects.of(namespace);
-        let by = |sidecar| ImportScope { sidecar: Some(sidecar), namespace }.includes(host, owner);
+        let by = |sidecar| {
+            ImportScope { sidecar: Some(sidecar), namespace, withheld: None }.includes(host, owner)
+        };
         let is_for_all = own.iter().any(|sidecar| sidecar.selector.is_none());
         own.iter().any(by) || (!is_for_all && self.objects.of_root().is_none_or(by))
     }

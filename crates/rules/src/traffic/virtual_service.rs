@@ -136,14 +136,17 @@ impl VirtualService {
             let rules = object.pointer(&format!("/spec/{of}")).and_then(Value::as_array);
             rules.into_iter().flatten().map(RuleLength::of)
         };
-        let all = lengths("http").chain(lengths("tls")).chain(lengths("tcp"));
-        let all = all.map(|rule| rule.routed()).fold(0, usize::saturating_add);
-        let all = all.saturating_mul(hosts.len());
+        let sum = |rules: &mut dyn Iterator<Item = RuleLength>| {
+            rules.map(|rule| rule.routed()).fold(0, usize::saturating_add)
+        };
+        // Hosts share routes. Each has a listener with its connections.
+        let connections = sum(&mut lengths("tls").chain(lengths("tcp")));
+        let connections = connections.saturating_mul(hosts.len());
+        let all = sum(&mut lengths("http")).saturating_add(connections);
         if all > ROUTED_BYTES_MAX {
             let text = format!(
-                "its rules come to {} as routes of {} hosts, and proxies are sent {} of one object: make several of it",
+                "its rules come to {} as routes, and proxies are sent {} of one object: make several of it",
                 megabytes(all),
-                hosts.len(),
                 megabytes(ROUTED_BYTES_MAX)
             );
             return Err(Reason::lost(&codes::ROUTES_SURPLUS, "spec", text));

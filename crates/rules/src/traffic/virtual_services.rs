@@ -1,10 +1,11 @@
 //! Which VirtualService a host belongs to, for whom. (docs/reference/traffic.md, "Order" and "VirtualService".)
 
+mod differences;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 
 use super::changes::TrafficChanges;
 use super::gateways::Gateways;
@@ -16,6 +17,7 @@ use super::route::{
 };
 use super::selection::{Selection, Selectors};
 use super::virtual_service::{Delegate, VirtualService};
+use super::withheld::Withheld;
 use strait_base::codes;
 use strait_model::mesh_config::HostSharing;
 use strait_model::{ExportTo, Hostname, Namespace, Port, WorkloadKey};
@@ -155,6 +157,8 @@ pub struct VirtualServices {
     /// Each service that rules route to, with an object whose rules do so. One flat map: most services have one such object,
     /// for which a dedicated map would be mostly empty.
     destinations: OrdMap<(Hostname, ObjectMeta), LeadingObject>,
+    /// The objects that do not apply to some of the proxies to which they are exported.
+    withheld: Arc<Withheld>,
 }
 
 /// An object whose rules route to a service.
@@ -184,7 +188,18 @@ impl VirtualServices {
 
     /// Whether other rules hold for proxies of this namespace than for those of one that no object names.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        self.special_namespaces.contains_key(namespace)
+        self.special_namespaces.contains_key(namespace) || self.withheld.concerns(namespace)
+    }
+
+    /// The objects that do not apply to some of the proxies to which they are exported.
+    pub fn withheld(&self) -> &Arc<Withheld> {
+        &self.withheld
+    }
+
+    /// The same objects, some of which are withheld.
+    #[must_use]
+    pub fn withholding(&self, withheld: Arc<Withheld>) -> Self {
+        Self { withheld, ..self.clone() }
     }
 
     /// Services that some rule names without a port.
@@ -238,7 +253,11 @@ impl VirtualServices {
     /// The namespaces for whose proxies the objects that name this very host may be others than for all.
     pub fn namespaces_of(&self, host: &HostPattern) -> BTreeSet<Namespace> {
         let all = self.by_host.get(host).into_iter().flat_map(|all| all.iter());
-        all.flat_map(|routed| special_namespaces(routed)).collect()
+        let owner = |routed: &Arc<RoutedService>| {
+            let owner = &routed.service.meta.namespace;
+            self.withheld.concerns(owner).then(|| owner.clone())
+        };
+        all.flat_map(|routed| special_namespaces(routed).into_iter().chain(owner(routed))).collect()
     }
 
     /// The objects that name a host or a wildcard that holds it, in groups of one pattern each: of the host itself first, then
@@ -264,6 +283,20 @@ impl VirtualServices {
         groups.filter(|group| !group.is_empty())
     }
 
+    /// The objects, withheld or not, that name a host or a wildcard that holds it, or a host below a wildcard.
+    pub fn naming<'a>(
+        &'a self,
+        host: &HostPattern,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a> {
+        let over = [host.clone()].into_iter().chain(wider(host));
+        let mut found: Vec<_> = over.filter_map(|one| self.by_host.get(&one)).collect();
+        if host.exact().is_none() {
+            let below = self.by_host.iter().filter(|(one, _)| host.contains(one));
+            found.extend(below.map(|(_, all)| all));
+        }
+        found.into_iter().flat_map(|all| all.iter())
+    }
+
     /// The objects that name this very host.
     pub fn of_pattern<'a, 'n>(
         &'a self,
@@ -271,7 +304,7 @@ impl VirtualServices {
         namespace: &'n Namespace,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let all = self.by_host.get(host).map_or(&[][..], |all| all);
-        visible(move || all.iter(), namespace)
+        visible(move || all.iter(), namespace, &self.withheld)
     }
 
     /// The objects that name a gateway, which a router in a namespace is, in the same order.
@@ -281,11 +314,17 @@ impl VirtualServices {
         namespace: &'n Namespace,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let all = self.by_gateway.get(gateway);
-        visible(move || all.into_iter().flat_map(OrdMap::values), namespace)
+        let all =
+            visible(move || all.into_iter().flat_map(OrdMap::values), namespace, &self.withheld);
+        // A router has no Sidecar that could name a namespace.
+        all.filter(|one| !self.withheld.is_past_total(&one.service.meta.namespace, namespace))
     }
 
     /// Whether the same objects name a gateway as in `other`.
     pub fn binds_as(&self, other: &Self, gateway: &str) -> bool {
+        if self.withheld != other.withheld {
+            return false;
+        }
         match (self.by_gateway.get(gateway), other.by_gateway.get(gateway)) {
             (Some(one), Some(other)) => one.ptr_eq(other) || one == other,
             (one, other) => one.is_none() && other.is_none(),
@@ -343,107 +382,21 @@ impl VirtualServices {
         let special_namespaces = special_namespaces.map(|namespace| (namespace, 1_usize)).collect();
         Self { by_host, special_namespaces, ..self.clone() }
     }
-
-    /// The hosts for which there are other rules than in `before`.
-    pub fn differing_hosts(&self, before: &Self) -> BTreeSet<HostPattern> {
-        self.differing(before).map(|(host, _)| host.clone()).collect()
-    }
-
-    /// The namespaces whose proxies may see that these are others than before; `None` for all.
-    pub fn differing_namespaces(&self, before: &Self) -> Option<BTreeSet<Namespace>> {
-        let mut namespaces = BTreeSet::new();
-        for (_, versions) in self.differing(before) {
-            let [old, new] = versions.map(|one| one.map_or(&[][..], |all| all));
-            let is_in = |all: &[Arc<RoutedService>], one: &Arc<RoutedService>| {
-                all.iter().any(|other| Arc::ptr_eq(other, one))
-            };
-            let gone = old.iter().filter(|one| !is_in(new, one));
-            let come = new.iter().filter(|one| !is_in(old, one));
-            for routed in gone.chain(come) {
-                match &routed.service.export_to {
-                    ExportTo::Public => return None,
-                    ExportTo::Namespaces(all) => namespaces.extend(all.iter().cloned()),
-                }
-            }
-        }
-        Some(namespaces)
-    }
-
-    /// Whether nothing but what becomes of requests is other than in `before`: all hold for whom they did, and may lead where
-    /// they did.
-    pub fn differs_in_requests_alone(&self, before: &Self) -> bool {
-        let is_same = |(old, new): (&Arc<RoutedService>, &Arc<RoutedService>)| {
-            Arc::ptr_eq(old, new) || old.is_same_beside_requests(new)
-        };
-        self.destinations == before.destinations
-            && self.special_namespaces == before.special_namespaces
-            && self.differing(before).all(|(_, versions)| {
-                let [Some(old), Some(new)] = versions else { return false };
-                old.len() == new.len() && old.iter().zip(&**new).all(is_same)
-            })
-    }
-
-    /// The subsets to which objects lead that `other` doesn't have, or has otherwise, and to which none of those leads that hold
-    /// there for the same host or gateway.
-    pub(super) fn destinations_beyond<'a>(
-        &'a self,
-        other: &'a Self,
-    ) -> impl Iterator<Item = &'a Destination> {
-        let hosts = self.differing(other).map(|(_, versions)| {
-            versions.map(|all| all.into_iter().flat_map(|all| all.iter()).collect::<Vec<_>>())
-        });
-        let gateways = other.by_gateway.diff(&self.by_gateway).map(|one| match one {
-            DiffItem::Add(_, here) => [Vec::new(), here.values().collect()],
-            DiffItem::Remove(_, there) => [there.values().collect(), Vec::new()],
-            DiffItem::Update { old: (_, there), new: (_, here) } => {
-                let mut versions = [Vec::new(), Vec::new()];
-                for one in there.diff(here) {
-                    let [old, new] = match one {
-                        DiffItem::Add(_, new) => [None, Some(new)],
-                        DiffItem::Remove(_, old) => [Some(old), None],
-                        DiffItem::Update { old: (_, old), new: (_, new) } => [Some(old), Some(new)],
-                    };
-                    versions[0].extend(old);
-                    versions[1].extend(new);
-                }
-                versions
-            }
-        });
-        hosts.chain(gateways).flat_map(|[there, here]| {
-            let is_there =
-                |one: &&Arc<RoutedService>| there.iter().any(|other| Arc::ptr_eq(one, other));
-            let led = there.iter().flat_map(|one| one.destinations());
-            let led: BTreeSet<_> = led.map(|to| (&to.host, &to.subset)).collect();
-            let new: Vec<_> = here.into_iter().filter(|one| !is_there(one)).collect();
-            let to = new.into_iter().flat_map(|one| one.destinations());
-            to.filter(move |to| !to.subset.is_empty() && !led.contains(&(&to.host, &to.subset)))
-        })
-    }
-
-    /// Of each host with other rules the objects before and now.
-    fn differing<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = DifferingHost<'a>> {
-        let is_same = |old: &Arc<_>, new: &Arc<_>| Arc::ptr_eq(old, new);
-        before.by_host.diff(&self.by_host).filter_map(move |one| match one {
-            DiffItem::Add(host, new) => Some((host, [None, Some(new)])),
-            DiffItem::Remove(host, old) => Some((host, [Some(old), None])),
-            DiffItem::Update { old: (host, old), new: (_, new) } => {
-                (!is_same(old, new)).then_some((host, [Some(old), Some(new)]))
-            }
-        })
-    }
 }
 
-/// A host, and the objects that name it in two versions.
-type DifferingHost<'a> = (&'a HostPattern, [Option<&'a Arc<[Arc<RoutedService>]>>; 2]);
 
 /// Those of some objects that are visible in a namespace: see [`VirtualServices::of_host`].
 fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
     all: F,
     namespace: &'n Namespace,
+    withheld: &'a Withheld,
 ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n, I, F> {
     [Visibility::Private, Visibility::ByName, Visibility::Public].into_iter().flat_map(
         move |group| {
-            all().filter(move |one| Visibility::of(&one.service, namespace) == Some(group))
+            all().filter(move |one| {
+                Visibility::of(&one.service, namespace) == Some(group)
+                    && !withheld.is_from(&one.service.meta, namespace)
+            })
         },
     )
 }

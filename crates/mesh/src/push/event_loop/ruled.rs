@@ -12,6 +12,7 @@ use crate::aggregate::MergedService;
 use crate::push::aliases::ServiceAliases;
 use crate::push::context::{Private, PushContext};
 use crate::push::interest::{Changes, Dep};
+use crate::push::withholding::{Withholding, WithholdingInputs};
 use strait_model::{Cause, Causes, ClusterId, Hostname};
 use strait_rules::traffic::destination_rule::DestinationRule;
 use strait_rules::traffic::kept_subsets::{KeptSubsets, MissedSubsets};
@@ -79,6 +80,7 @@ pub(super) struct RulesInUse {
     waits_no_more_until: Option<Instant>,
     /// What waits for the next version.
     touched: TrafficChanges,
+    withholding: Withholding,
     /// See [`PushContext::definitions`].
     pub(super) definitions: u64,
 }
@@ -188,11 +190,14 @@ impl RulesInUse {
     /// stand for something else than before.
     pub(super) fn note(
         &mut self,
-        mesh: ServiceNamesInUse<'_>,
+        (mesh, withholding): (ServiceNamesInUse<'_>, WithholdingInputs<'_>),
         renamed: &BTreeSet<Hostname>,
         changes: &mut Changes,
     ) {
-        let touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.touched);
+        let withheld = self.withholding.take(&mut self.traffic, withholding, changes);
+        touched.hosts.extend(withheld.hosts);
+        touched.gateways |= withheld.gateways;
         let TrafficChanges { hosts, scopes, every_scope, logging, filters, selectors, gateways } =
             touched;
         hosts.iter().for_each(|pattern| mesh.note_ruled(pattern, changes));

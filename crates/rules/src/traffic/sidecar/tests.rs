@@ -118,7 +118,7 @@ fn host_of_one_label_is_an_entrys_and_no_short_name_of_a_service() {
     assert_eq!(told, [("spec.egress[0].hosts[0]", false)]);
     let namespace = "shop".into();
     let sidecar = Arc::new(sidecar);
-    let scope = ImportScope { sidecar: Some(&sidecar), namespace: &namespace };
+    let scope = ImportScope { sidecar: Some(&sidecar), namespace: &namespace, withheld: None };
     assert!(scope.includes(&host("db"), &namespace));
     assert!(!scope.includes(&host("db.shop.svc.cluster.local"), &namespace));
 }

@@ -1,0 +1,47 @@
+//! The size of the rules of an object, for the limits on objects of other namespaces.
+
+use super::rules::{RuleInputs, route_of};
+use strait_mesh::push::withholding::RuleBytes;
+use strait_model::Hostname;
+use strait_rules::traffic::Selection;
+use strait_rules::traffic::route::{Destination, MESH, RequestMatch};
+use strait_rules::traffic::virtual_services::RoutedService;
+
+/// About how many bytes a filter chain has, its names and destinations aside.
+const CHAIN_BYTES: usize = 512;
+/// About how many bytes a destination of a filter chain has, its name aside.
+const DESTINATION_BYTES: usize = 48;
+
+/// The bytes of the rules of an object. Its routes are encoded as for a sidecar that all of them are for.
+pub fn rule_bytes(routed: &RoutedService) -> RuleBytes {
+    let rules = &routed.http;
+    let inputs = RuleInputs {
+        namespace: &routed.service.meta.namespace,
+        selection: &Selection::default(),
+        gateway: MESH,
+        port: 80,
+        is_tls: false,
+        target: &Hostname::clone,
+        unnumbered_port: &|_, _| None,
+        hash_key: &|_, _| None,
+        retries: None,
+        token_rules: 0,
+    };
+    let (every, mut route, mut routes) = (RequestMatch::default(), Vec::new(), 0);
+    for rule in &*rules.rules {
+        let any = rule.matches.is_empty().then_some(&every);
+        for one in rule.matches.iter().chain(any) {
+            route.clear();
+            route_of(rules, rule, one, inputs).write(&mut route);
+            routes += route.len();
+        }
+    }
+    let chains = routed.service.tls.iter().chain(&routed.service.tcp).map(|rule| {
+        let of = |to: &Destination| DESTINATION_BYTES + to.host.as_str().len() + to.subset.len();
+        let destinations: usize = rule.destinations.iter().map(of).sum();
+        let names = rule.matches.iter().flat_map(|one| &*one.server_names);
+        let names: usize = names.map(|name| name.len() + 2).sum();
+        rule.matches.len().max(1) * (CHAIN_BYTES + destinations) + names
+    });
+    RuleBytes { routes, chains: chains.sum() }
+}

@@ -1,0 +1,338 @@
+//! Withholds objects from proxies of other namespaces if they would add too many bytes to each.
+//!
+//! Each object is measured once, when it comes or changes: by the resources that a proxy receives which imports all of it.
+//! The result depends on objects and services only, so that all replicas withhold the same. Objects of the root namespace are
+//! the operator's and are never withheld. A change costs the objects that it concerns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::interest::{Changes, Dep};
+use crate::aggregate::MergedService;
+use strait_model::policy::ForeignBytes;
+use strait_model::{ExportTo, Hostname, Namespace, Port, Protocol};
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::{HostPattern, ObjectMeta, Traffic, Withheld};
+
+/// How many bytes the objects of a namespace may add to a proxy of that namespace.
+const OWN_BYTES_MAX: usize = 16 << 20;
+/// The most that one object is taken to be.
+const BYTES_MAX: usize = 1 << 40;
+/// The port at which requests to hosts are routed that no service has.
+const PLAIN_PORT: u16 = 80;
+
+/// The encoded bytes of the rules of an object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuleBytes {
+    /// Its routes. Hosts of a port share them.
+    pub routes: usize,
+    /// Its filter chains, which each listener of a host has.
+    pub chains: usize,
+}
+
+/// Measures the rules of an object.
+pub type MeasureRules = fn(&RoutedService) -> RuleBytes;
+
+/// The inputs of a decision besides the rules.
+#[derive(Clone, Copy)]
+pub(super) struct WithholdingInputs<'a> {
+    pub(super) measure: MeasureRules,
+    pub(super) limits: ForeignBytes,
+    pub(super) root_namespace: &'a str,
+    pub(super) services: &'a OrdMap<Hostname, Arc<MergedService>>,
+}
+
+/// The measured objects.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Withholding {
+    /// The rules that were measured.
+    traffic: Arc<Traffic>,
+    namespaces: OrdMap<Namespace, MeasuredNamespace>,
+    withheld: Arc<Withheld>,
+}
+
+/// The objects of a namespace and the bytes that they add to one proxy together.
+#[derive(Debug, Clone, Default)]
+struct MeasuredNamespace {
+    objects: OrdMap<ObjectMeta, MeasuredObject>,
+    /// Of the namespace.
+    own: usize,
+    /// Of another namespace.
+    exported: usize,
+}
+
+/// The rules that apply to other proxies than before, because other objects are withheld.
+#[derive(Debug, Default)]
+pub(super) struct WithholdingChanges {
+    pub(super) hosts: Vec<HostPattern>,
+    pub(super) gateways: bool,
+}
+
+/// An object and the bytes that it adds to one proxy.
+#[derive(Debug, Clone)]
+struct MeasuredObject {
+    routed: Arc<RoutedService>,
+    rules: RuleBytes,
+    bytes: usize,
+    /// Whether other namespaces see it.
+    is_exported: bool,
+}
+
+impl Withholding {
+    /// Takes rules that apply now, and notes which are withheld. `changes` names the services that changed.
+    pub(super) fn take(
+        &mut self,
+        rules: &mut Arc<Traffic>,
+        inputs: WithholdingInputs<'_>,
+        changes: &Changes,
+    ) -> WithholdingChanges {
+        let now = Arc::clone(rules);
+        let is_of_services = changes.is_of_services() || changes.is_everything();
+        if Arc::ptr_eq(&now, &self.traffic) && !is_of_services {
+            return WithholdingChanges::default();
+        }
+        let before = std::mem::replace(&mut self.traffic, Arc::clone(&now));
+        let changed = now.virtual_services.changed_objects(&before.virtual_services);
+        let is_same_gateways = now.gateways == before.gateways;
+        let mut again: BTreeMap<ObjectMeta, Arc<RoutedService>> = BTreeMap::new();
+        for (meta, routed) in changed {
+            match routed {
+                Some(routed) => _ = again.insert(meta.clone(), Arc::clone(routed)),
+                None => self.remove(meta),
+            }
+        }
+        self.concerned(&now, (changes, is_same_gateways), &mut again);
+        for (meta, routed) in again {
+            self.measure(meta, routed, inputs);
+        }
+        let withheld = self.decide(inputs.limits);
+        let mut noted = WithholdingChanges::default();
+        if withheld != *self.withheld {
+            noted = self.note(&withheld.differing(&self.withheld));
+            self.withheld = Arc::new(withheld);
+        }
+        if now.virtual_services.withheld() != &self.withheld {
+            let virtual_services = now.virtual_services.withholding(Arc::clone(&self.withheld));
+            let mut traffic = Traffic::clone(&now);
+            traffic.virtual_services = virtual_services;
+            *rules = Arc::new(traffic);
+            self.traffic = Arc::clone(rules);
+        }
+        noted
+    }
+
+    /// Adds the measured objects whose hosts have other ports, or may have.
+    fn concerned(
+        &self,
+        now: &Traffic,
+        (changes, is_same_gateways): (&Changes, bool),
+        all: &mut BTreeMap<ObjectMeta, Arc<RoutedService>>,
+    ) {
+        let mut add = |one: &MeasuredObject| {
+            let meta = &one.routed.service.meta;
+            all.entry(meta.clone()).or_insert_with(|| Arc::clone(&one.routed));
+        };
+        let measured = || self.namespaces.values().flat_map(|all| all.objects.values());
+        if changes.is_everything() {
+            return measured().for_each(add);
+        }
+        if !is_same_gateways {
+            let is_bound =
+                |one: &&MeasuredObject| one.routed.service.own_gateways().next().is_some();
+            measured().filter(is_bound).for_each(&mut add);
+        }
+        let hosts = changes.deps.iter().filter_map(|dep| match dep {
+            Dep::Definition(host) => Some(HostPattern::of_service(host)),
+            _ => None,
+        });
+        for host in hosts {
+            let naming = now.virtual_services.naming(&host);
+            for routed in naming {
+                let own = self.namespaces.get(&routed.service.meta.namespace);
+                let known = own.and_then(|own| own.objects.get(&routed.service.meta));
+                known.into_iter().for_each(&mut add);
+            }
+        }
+    }
+
+    fn remove(&mut self, meta: &ObjectMeta) {
+        if let Some(all) = self.namespaces.get_mut(&meta.namespace) {
+            all.exchange(meta, None);
+            if all.objects.is_empty() {
+                self.namespaces.remove(&meta.namespace);
+            }
+        }
+    }
+
+    fn measure(
+        &mut self,
+        meta: ObjectMeta,
+        routed: Arc<RoutedService>,
+        inputs: WithholdingInputs<'_>,
+    ) {
+        if meta.namespace.as_str() == inputs.root_namespace {
+            return self.remove(&meta);
+        }
+        let all = self.namespaces.entry(meta.namespace.clone()).or_default();
+        let known = all.objects.get(&meta).filter(|one| Arc::ptr_eq(&one.routed, &routed));
+        let rules = known.map_or_else(|| (inputs.measure)(&routed), |one| one.rules);
+        let bytes = bytes(&routed, rules, &self.traffic, inputs.services);
+        let is_exported = match &routed.service.export_to {
+            ExportTo::Public => true,
+            ExportTo::Namespaces(names) => names.iter().any(|name| *name != meta.namespace),
+        };
+        all.exchange(&meta, Some(MeasuredObject { routed, rules, bytes, is_exported }));
+    }
+
+    fn decide(&self, limits: ForeignBytes) -> Withheld {
+        let mut withheld = Withheld::default();
+        let mut fitting = Vec::new();
+        for (namespace, all) in &self.namespaces {
+            let exported = all.exported - all.surplus(&mut withheld);
+            if exported > limits.namespace {
+                withheld.over_namespace.insert(namespace.clone(), exported);
+            } else if exported > 0 {
+                fitting.push((namespace, all, exported));
+            }
+        }
+        let sum: usize = fitting.iter().map(|(.., exported)| exported).sum();
+        if sum > limits.total {
+            // The older a namespace's first exported object, the earlier the namespace has its share.
+            fitting.sort_by_key(|(namespace, all, _)| (all.oldest(), *namespace));
+            let mut given = 0_usize;
+            for (namespace, _, exported) in fitting {
+                if given.saturating_add(exported) > limits.total {
+                    withheld.over_total.insert(namespace.clone(), exported);
+                } else {
+                    given += exported;
+                }
+            }
+        }
+        withheld
+    }
+
+    /// The rules that apply to other proxies where objects of these namespaces are withheld, or no longer.
+    fn note(&self, namespaces: &BTreeSet<Namespace>) -> WithholdingChanges {
+        let mut noted = WithholdingChanges::default();
+        let all = namespaces.iter().filter_map(|namespace| self.namespaces.get(namespace));
+        for one in all.flat_map(|all| all.objects.values()) {
+            noted.hosts.extend(one.routed.service.mesh_hosts().cloned());
+            // Rules bring the services to which they lead into the scopes of Sidecars.
+            let destinations =
+                one.routed.destinations().map(|to| HostPattern::of_service(&to.host));
+            noted.hosts.extend(destinations);
+            noted.gateways |= one.routed.service.own_gateways().next().is_some();
+        }
+        noted
+    }
+}
+
+impl MeasuredNamespace {
+    /// Replaces an object.
+    fn exchange(&mut self, meta: &ObjectMeta, now: Option<MeasuredObject>) {
+        let exported = |one: &MeasuredObject| if one.is_exported { one.bytes } else { 0 };
+        if let Some(now) = &now {
+            self.own += now.bytes;
+            self.exported += exported(now);
+        }
+        let before = match now {
+            Some(now) => self.objects.insert(meta.clone(), now),
+            None => self.objects.remove(meta),
+        };
+        if let Some(before) = before {
+            self.own -= before.bytes;
+            self.exported -= exported(&before);
+        }
+    }
+
+    /// Withholds the youngest objects if all objects together exceed the limit for proxies of their own namespace. Returns how many bytes
+    /// of these are exported.
+    fn surplus(&self, withheld: &mut Withheld) -> usize {
+        if self.own <= OWN_BYTES_MAX {
+            return 0;
+        }
+        let (mut own, mut exported) = (0_usize, 0_usize);
+        for (meta, object) in &self.objects {
+            if own.saturating_add(object.bytes) > OWN_BYTES_MAX {
+                withheld.objects.insert(meta.clone(), object.bytes);
+                exported += if object.is_exported { object.bytes } else { 0 };
+            } else {
+                own += object.bytes;
+            }
+        }
+        exported
+    }
+
+    /// When its oldest exported object was made.
+    fn oldest(&self) -> Option<i64> {
+        let (meta, _) = self.objects.iter().find(|(_, one)| one.is_exported)?;
+        Some(meta.created)
+    }
+}
+
+/// The bytes that an object adds to a sidecar or to a router, whichever is more.
+fn bytes(
+    routed: &RoutedService,
+    rules: RuleBytes,
+    traffic: &Traffic,
+    services: &OrdMap<Hostname, Arc<MergedService>>,
+) -> usize {
+    let RuleBytes { routes, chains } = rules;
+    let named = |host: &HostPattern| host.to_string().len() + 2;
+    let (mut tables, mut alone, mut listeners, mut names) = (BTreeSet::new(), 0, 0, 0);
+    for host in routed.service.mesh_hosts() {
+        let own = host.exact().and_then(|name| services.get(name));
+        let around: Vec<_> = match (own, host.exact()) {
+            (Some(own), _) => vec![own],
+            (None, Some(_)) => {
+                wildcards(services).filter(|one| pattern(one).contains(host)).collect()
+            }
+            (None, None) => {
+                services.values().filter(|one| host.matches(one.hostname().as_str())).collect()
+            }
+        };
+        if own.is_none() {
+            tables.insert(PLAIN_PORT);
+            names += named(host) * (1 + around.len());
+        }
+        for port in around.iter().flat_map(|service| service.ports()) {
+            if takes_requests(port) {
+                tables.insert(port.number);
+                // A port without a declared protocol has a route configuration for each service.
+                alone += usize::from(port.protocol == Protocol::Auto);
+            }
+            listeners += usize::from(port.protocol != Protocol::Udp);
+        }
+    }
+    let at_sidecar = routes
+        .saturating_mul(tables.len() + alone)
+        .saturating_add(chains.saturating_mul(listeners))
+        .saturating_add(names);
+    let gateways = routed.service.own_gateways();
+    let ports: BTreeSet<u16> = gateways.flat_map(|name| traffic.gateways.ports_of(name)).collect();
+    let hosts: usize = routed.service.hosts.iter().map(named).sum();
+    let at_router = routes.saturating_add(chains).saturating_add(hosts).saturating_mul(ports.len());
+    // Sums stay far from overflow.
+    at_sidecar.max(at_router).min(BYTES_MAX)
+}
+
+fn takes_requests(port: &Port) -> bool {
+    port.protocol.is_http() || port.protocol == Protocol::Auto
+}
+
+fn pattern(service: &MergedService) -> HostPattern {
+    HostPattern::of_service(service.hostname())
+}
+
+/// The services that are called by a wildcard.
+fn wildcards(
+    services: &OrdMap<Hostname, Arc<MergedService>>,
+) -> impl Iterator<Item = &Arc<MergedService>> {
+    let all = services.range(Hostname::from("*")..);
+    all.take_while(|(host, _)| host.as_str().starts_with('*')).map(|(_, service)| service)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::RuleBytes;
+use crate::push::context::PushContext;
+use crate::push::event_loop::{MeshEvent, MeshState};
+use crate::push::interest::{Changes, Dep};
+use crate::testing::settings;
+use strait_model::mesh_config::MeshConfig;
+use strait_model::policy::Policy;
+use strait_model::testing::{port, service, shard};
+use strait_model::{Collection, ISTIO_NETWORKING, Namespace, ObjectKey};
+use strait_rules::testing::kind_settings;
+use strait_rules::traffic::virtual_services::RoutedService;
+use strait_rules::traffic::{HostPattern, Selection, TrafficIndex};
+
+/// A mesh with objects, of whose rules each is taken to be 1,000 bytes.
+struct Tenants {
+    mesh: MeshState,
+    index: TrafficIndex,
+    objects: Collection,
+}
+
+fn thousand_for_each_rule(routed: &RoutedService) -> RuleBytes {
+    RuleBytes { routes: routed.http.rules.len() * 1000, chains: 0 }
+}
+
+impl Tenants {
+    fn new(limits: &str) -> Self {
+        let mut mesh = MeshState::new(settings()).measuring(thousand_for_each_rule);
+        mesh.apply(MeshEvent::Complete);
+        let mut tenants = Self {
+            mesh,
+            index: TrafficIndex::new(kind_settings()),
+            objects: Collection::default(),
+        };
+        tenants.limit(limits);
+        tenants
+    }
+
+    fn limit(&mut self, limits: &str) {
+        let text = format!(
+            "apiVersion: strait.dev/v1\nkind: Policy\ntraffic: {{foreignBytes: {limits}}}\n"
+        );
+        let policy = Policy::parse(&text).expect("a policy");
+        self.mesh.apply(MeshEvent::Policy(Arc::new(policy)));
+    }
+
+    /// Puts an object there that was made at that time and has so many rules.
+    fn put(&mut self, name: &str, created: u64, rules: usize, spec: Value) {
+        let (namespace, name) = name.split_once('/').expect("NAMESPACE/NAME");
+        let key = ObjectKey {
+            kind: "VirtualService".into(),
+            group: ISTIO_NETWORKING.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        let mut spec = spec;
+        let rule = |at: usize| {
+            let path = format!("/{at}");
+            json!({ "match": [{ "uri": { "exact": path } }], "route": [{ "destination": { "host": "b.example" } }] })
+        };
+        spec["http"] = (0..rules).map(rule).collect();
+        let created = format!("2026-01-01T00:00:{created:02}Z");
+        let object = json!({ "metadata": { "creationTimestamp": created }, "spec": spec });
+        self.objects.insert(key, Arc::new(object));
+        if let Some(update) = self.index.apply(&self.objects) {
+            self.mesh.apply(MeshEvent::Traffic(update));
+        }
+    }
+
+    fn next(&mut self) -> (Arc<PushContext>, Changes) {
+        self.mesh.next_version().expect("a version")
+    }
+}
+
+fn hosts(name: &str) -> Value {
+    json!({ "hosts": [format!("{name}.example")] })
+}
+
+/// Whether the rules for `NAME.example` apply to proxies of a namespace.
+fn applies(context: &PushContext, name: &str, namespace: &str) -> bool {
+    let host = HostPattern::written(&format!("{name}.example")).expect("a host");
+    let namespace = Namespace::from(namespace);
+    let selection = Selection::default();
+    context.traffic.routed_of_host(&host, &namespace, &selection).next().is_some()
+}
+
+#[test]
+fn objects_of_a_namespace_past_its_limit_apply_to_their_own_namespace_only() {
+    let mut mesh = Tenants::new("{namespace: 2500, total: 10000}");
+    mesh.put("evil/a", 1, 1, hosts("a"));
+    mesh.put("evil/b", 2, 1, hosts("b"));
+    mesh.put("shop/c", 3, 1, hosts("c"));
+    let (context, _) = mesh.next();
+    assert!(["a", "b", "c"].into_iter().all(|name| applies(&context, name, "pay")));
+    assert!(context.traffic.virtual_services.withheld().is_empty());
+    mesh.put("evil/b", 2, 2, hosts("b"));
+    let (context, changes) = mesh.next();
+    assert!(["a", "b"].into_iter().all(|name| !applies(&context, name, "pay")));
+    assert!(["a", "b"].into_iter().all(|name| applies(&context, name, "evil")));
+    assert!(applies(&context, "c", "pay") && applies(&context, "c", "evil"));
+    assert!(changes.deps.contains(&Dep::Traffic("a.example".into())), "{:?}", changes.deps);
+    // Back below the limit.
+    mesh.put("evil/b", 2, 1, hosts("b"));
+    let (context, changes) = mesh.next();
+    assert!(applies(&context, "a", "pay") && applies(&context, "b", "pay"));
+    assert!(changes.deps.contains(&Dep::Traffic("a.example".into())), "{:?}", changes.deps);
+}
+
+#[test]
+fn objects_for_their_own_namespace_and_of_the_root_namespace_are_not_counted() {
+    let mut mesh = Tenants::new("{namespace: 2500, total: 2500}");
+    let private = json!({ "hosts": ["a.example"], "exportTo": ["."] });
+    mesh.put("evil/a", 1, 9, private);
+    mesh.put("evil/b", 2, 1, hosts("b"));
+    let root = MeshConfig::default().root_namespace;
+    mesh.put(&format!("{root}/c"), 3, 9, hosts("c"));
+    let (context, _) = mesh.next();
+    assert!(applies(&context, "b", "pay") && applies(&context, "c", "pay"));
+    assert!(context.traffic.virtual_services.withheld().is_empty());
+}
+
+#[test]
+fn total_goes_to_the_namespaces_with_the_oldest_objects() {
+    let mut mesh = Tenants::new("{namespace: 2500, total: 4500}");
+    mesh.put("young/a", 9, 2, hosts("a"));
+    mesh.put("old/b", 1, 2, hosts("b"));
+    mesh.put("middle/c", 5, 2, hosts("c"));
+    let (context, _) = mesh.next();
+    let seen = ["a", "b", "c"].map(|name| applies(&context, name, "pay"));
+    assert_eq!(seen, [false, true, true]);
+    assert!(applies(&context, "a", "young"));
+    // A policy with a higher limit lets all apply.
+    mesh.limit("{namespace: 2500, total: 9Ki}");
+    let (context, changes) = mesh.next();
+    assert!(
+        applies(&context, "a", "pay") && changes.deps.contains(&Dep::Traffic("a.example".into()))
+    );
+}
+
+#[test]
+fn sidecar_that_names_a_namespace_imports_its_objects_past_the_total() {
+    let mut mesh = Tenants::new("{namespace: 2500, total: 2500}");
+    mesh.put("old/a", 1, 2, hosts("a"));
+    mesh.put("young/b", 9, 2, hosts("b"));
+    for (namespace, host) in [("pay", "young/*"), ("web", "*/*")] {
+        let key = ObjectKey {
+            kind: "Sidecar".into(),
+            group: ISTIO_NETWORKING.into(),
+            namespace: namespace.into(),
+            name: "default".into(),
+        };
+        let spec = json!({ "egress": [{ "hosts": [host] }] });
+        mesh.objects.insert(key, Arc::new(json!({ "spec": spec })));
+    }
+    mesh.put("old/a", 1, 2, hosts("a"));
+    let (context, _) = mesh.next();
+    assert_eq!(["pay", "web"].map(|namespace| applies(&context, "b", namespace)), [true, false]);
+}
+
+#[test]
+fn routes_are_counted_for_each_port_of_the_services_that_they_are_for() {
+    let mut mesh = Tenants::new("{namespace: 2500, total: 10000}");
+    mesh.put("evil/a", 1, 1, hosts("a"));
+    mesh.next();
+    let with_ports = |count: u16| {
+        let ports = (0..count).map(|at| port(&format!("http-{at}"), 8000 + at, 80)).collect();
+        let one = service("a.shop").with(|it| {
+            it.hostname = "a.example".into();
+            it.ports = ports;
+        });
+        MeshEvent::Registry(shard("east", 1).with(one, vec![]).built())
+    };
+    mesh.mesh.apply(with_ports(2));
+    assert!(applies(&mesh.next().0, "a", "pay"));
+    mesh.mesh.apply(with_ports(3));
+    assert!(!applies(&mesh.next().0, "a", "pay"), "three tables have its routes");
+    mesh.mesh.apply(with_ports(2));
+    assert!(applies(&mesh.next().0, "a", "pay"));
+}
+
+#[test]
+fn youngest_objects_past_the_limit_of_their_own_namespace_apply_to_no_proxy() {
+    let mut mesh = Tenants::new("{namespace: 64Mi, total: 64Mi}");
+    let of_megabytes = |routed: &RoutedService| {
+        let routes = routed.http.rules.len() << 20;
+        RuleBytes { routes, chains: 0 }
+    };
+    mesh.mesh = mesh.mesh.measuring(of_megabytes);
+    mesh.put("own/a", 1, 10, hosts("a"));
+    mesh.put("own/b", 2, 10, hosts("b"));
+    mesh.put("own/c", 3, 2, hosts("c"));
+    let (context, _) = mesh.next();
+    let seen = ["a", "b", "c"].map(|name| applies(&context, name, "own"));
+    assert_eq!(seen, [true, false, true]);
+    assert!(!applies(&context, "b", "pay"));
+}
+
+#[test]
+fn incremental_measures_equal_measures_from_scratch() {
+    let mut mesh = Tenants::new("{namespace: 3500, total: 6500}");
+    for step in 0..60_u64 {
+        let namespace = ["evil", "shop", "pay"][(step % 3) as usize];
+        let (name, rules) = (format!("{namespace}/{}", step % 7), (step * 5 % 4) as usize + 1);
+        mesh.put(&name, step % 7, rules, hosts(&format!("h{}", step % 5)));
+        let Some((context, _)) = mesh.mesh.next_version() else { continue };
+        let mut fresh = Tenants::new("{namespace: 3500, total: 6500}");
+        fresh.objects = mesh.objects.clone();
+        let update = fresh.index.apply(&fresh.objects).expect("the first time");
+        fresh.mesh.apply(MeshEvent::Traffic(update));
+        let (from_scratch, _) = fresh.next();
+        let withheld = [&context, &from_scratch].map(|one| one.traffic.virtual_services.withheld());
+        assert_eq!(withheld[0], withheld[1], "step {step}");
+    }
+}

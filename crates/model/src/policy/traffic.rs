@@ -1,0 +1,82 @@
+//! The section `traffic`: limits on traffic objects for proxies of other namespaces.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::invalid::{InvalidPolicy, bytes, invalid};
+
+/// The limits of objects for proxies of other namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrafficLimits {
+    /// The bytes that these objects may add to one proxy.
+    pub foreign_bytes: ForeignBytes,
+    /// The namespaces that see an object without `exportTo`.
+    pub default_visibility: DefaultVisibility,
+}
+
+/// The bytes of encoded resources that objects of other namespaces may add to one proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForeignBytes {
+    /// The objects of one namespace.
+    pub namespace: usize,
+    /// The objects of all namespaces together.
+    pub total: usize,
+}
+
+impl Default for ForeignBytes {
+    fn default() -> Self {
+        Self { namespace: 2 << 20, total: 16 << 20 }
+    }
+}
+
+/// The namespaces that see an object without `exportTo`, unless the mesh config has a default for its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DefaultVisibility {
+    /// Every namespace.
+    #[default]
+    Mesh,
+    /// Its own namespace.
+    Namespace,
+}
+
+/// The section `traffic` of a policy file.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct TrafficText {
+    foreign_bytes: Option<ForeignBytesText>,
+    default_visibility: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForeignBytesText {
+    namespace: Option<Value>,
+    total: Option<Value>,
+}
+
+/// Reads the section.
+pub(super) fn limits(text: TrafficText) -> Result<TrafficLimits, InvalidPolicy> {
+    let mut limits = TrafficLimits::default();
+    if let Some(text) = text.foreign_bytes {
+        let usual = limits.foreign_bytes;
+        let size = |name: &str, value: Option<Value>, usual: usize| {
+            value.map_or(Ok(usual), |value| bytes(&format!("traffic.foreignBytes.{name}"), &value))
+        };
+        let namespace = size("namespace", text.namespace, usual.namespace)?;
+        let total = size("total", text.total, usual.total.max(namespace))?;
+        if total < namespace {
+            let fact = "is less than what one namespace may add (traffic.foreignBytes.namespace)";
+            return invalid("traffic.foreignBytes.total", fact);
+        }
+        limits.foreign_bytes = ForeignBytes { namespace, total };
+    }
+    limits.default_visibility = match text.default_visibility.as_deref() {
+        None | Some("mesh") => DefaultVisibility::Mesh,
+        Some("namespace") => DefaultVisibility::Namespace,
+        Some(text) => {
+            let fact = format!("{text:?} is neither mesh nor namespace");
+            return invalid("traffic.defaultVisibility", fact);
+        }
+    };
+    Ok(limits)
+}
