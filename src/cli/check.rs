@@ -15,6 +15,7 @@ mod roots;
 mod row;
 mod schedule;
 mod traffic;
+mod visibility;
 
 use clap::Args;
 use serde_json::Value;
@@ -476,6 +477,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         let object = format!("cluster/{}", text(&row["cluster"]));
         found.push(note("policy", &codes::POLICY_UNKNOWN_CLUSTER, object, fact));
     }
+    found.extend(visibility::recommended(&answers.policy));
     for row in items(&answers.proxies) {
         for (kind, entry) in row["types"].as_object().into_iter().flatten() {
             if !entry["nack"].is_null() {

@@ -11,7 +11,7 @@ use super::list::QueryArgs;
 use super::output::{self, Column, Format, OutputStyle, TableLayout, items, text};
 use super::simulate;
 use strait_base::codes;
-use strait_model::policy::{Policy, PolicyRefusal};
+use strait_model::policy::{DefaultVisibility, Policy, PolicyRefusal};
 use strait_model::{ClusterId, NetworkId};
 
 /// Policy files.
@@ -119,6 +119,10 @@ async fn test(args: &TestArgs) -> CommandResult {
                 let endpoints = args.ask.ask("/debug/endpoints", &query).await?.value;
                 found.extend(refused(&policy, service, &endpoints));
             }
+            if policy.traffic().default_visibility == DefaultVisibility::Namespace {
+                let now = args.ask.ask("/debug/policy", &[]).await?.value;
+                found.extend(items(&now["visibleByDefault"]).iter().map(narrowed));
+            }
             found
         }
     };
@@ -150,6 +154,16 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
         )
         .next(next)),
     }
+}
+
+/// An object that would apply to its own namespace only.
+fn narrowed(object: &Value) -> Value {
+    let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&object[part]));
+    json!({
+        "cluster": "", "what": format!("{kind} {namespace}/{name}"), "code": codes::DEFAULT_VISIBILITY.id,
+        "rule": "traffic.defaultVisibility",
+        "fact": format!("has no exportTo: it would apply to proxies of {namespace} only"),
+    })
 }
 
 fn line(cluster: &str, what: String, code: &codes::Code, refused: &PolicyRefusal) -> Value {
@@ -320,6 +334,17 @@ fn render_status(state: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_that_a_policy_would_narrow_are_listed() {
+        let row = narrowed(&json!({ "kind": "DestinationRule", "namespace": "shop", "name": "a" }));
+        assert_eq!(
+            (&row["what"], &row["code"]),
+            (&json!("DestinationRule shop/a"), &json!("STR1111"))
+        );
+        assert_eq!(row["rule"], "traffic.defaultVisibility");
+        assert!(text(&row["fact"]).contains("proxies of shop only"), "{row}");
+    }
 
     #[test]
     fn what_a_policy_would_refuse_of_a_mesh_is_listed_once_each() {

@@ -57,6 +57,7 @@ mod statuses;
 mod steering;
 mod storage;
 mod story;
+mod tenants;
 mod tidy;
 mod tokens;
 mod traced;

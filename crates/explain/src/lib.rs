@@ -22,6 +22,7 @@ mod lines;
 mod scope;
 mod standing;
 mod trial;
+mod visibility;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -39,6 +40,7 @@ pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, Withheld
 pub use self::scope::{CalledHosts, ScopeSuggestion, suggest_scope};
 pub use self::standing::{ConfigReason, ConfigState, ObjectStanding};
 pub use self::trial::{ConfigTrials, ObjectVerdict, TriedMesh, dated};
+pub use self::visibility::visible_by_default;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::network::{PlacedBy, ResolvedGateway};

@@ -140,6 +140,10 @@ pub(super) async fn run(
     let budget = object_budget(watchdog.progress());
     let rules = ReadingRules { budget: budget.clone(), ..configuration.rules };
     let mut in_force = ConfigurationInForce::new(rules, live, &remembered);
+    let visibility = from.policy.borrow().traffic().default_visibility;
+    if in_force.take_default_visibility(visibility) {
+        in_force.take_settings(settings.borrow().clone());
+    }
     let is_heard = configuration.stores.is_read();
     let shared = held_by_all(configuration.shared_hold, configuration.early_hold, is_heard);
     let shared = watchdog.waiting(shared).await;
@@ -468,7 +472,11 @@ impl Feed {
 
     async fn policy(&mut self) -> Fed {
         let policy = Arc::clone(&self.from.policy.borrow_and_update());
+        let visibility = policy.traffic().default_visibility;
         self.send(MeshEvent::Policy(policy)).await?;
+        if self.in_force.take_default_visibility(visibility) {
+            self.mesh().await?;
+        }
         self.send_outbox().await?;
         let live = self.tell_stored();
         self.follow_rollout(&live).await
@@ -770,6 +778,7 @@ mod tests {
                     defaults: mesh_config::Defaults::default(),
                     errors: PolicyErrors::default(),
                     budget: Default::default(),
+                    default_visibility: strait_model::policy::DefaultVisibility::default(),
                 },
                 mesh_config::MeshSettings::default(),
                 &Collection::default(),

@@ -15,6 +15,7 @@ use strait_mesh::push::event_loop::MeshEvent;
 use strait_mesh::rollout::STOPPED_BY;
 use strait_model::fetched_keys::{KeyPlace, WantedKeys};
 use strait_model::mesh_config::{Defaults, MeshSettings, MeshTexts};
+use strait_model::policy::DefaultVisibility;
 use strait_model::{Cause, ClusterId, Collection, ConfigurationSnapshot};
 use strait_rules::access::{AccessChange, AccessIndex, AccessSettings, PolicyErrors, TimePoint};
 use strait_rules::budget::ObjectBudget;
@@ -33,6 +34,20 @@ pub(super) struct ReadingRules {
     pub(super) errors: PolicyErrors,
     /// What each object may cost.
     pub(super) budget: ObjectBudget,
+    /// The namespaces that see an object without `exportTo`, by the policy file.
+    pub(super) default_visibility: DefaultVisibility,
+}
+
+impl ReadingRules {
+    /// The mesh settings with the defaults of the policy file.
+    fn effective(&self, written: MeshSettings) -> MeshSettings {
+        match self.default_visibility {
+            DefaultVisibility::Mesh => written,
+            DefaultVisibility::Namespace => {
+                MeshSettings { config: Arc::new(written.config.private_by_default()), ..written }
+            }
+        }
+    }
 }
 
 /// What objects say, and what of it is in force.
@@ -73,6 +88,7 @@ enum HoldReason {
 impl ConfigurationInForce {
     /// Of no objects yet. `remembered` are the forms that objects had before the process started.
     pub(super) fn new(rules: ReadingRules, live: MeshSettings, remembered: &Collection) -> Self {
+        let live = rules.effective(live);
         let kinds = KindSettings::of(&rules.domain, &live.config);
         let root = live.config.root_namespace.as_str().into();
         let mut access = AccessIndex::new(AccessSettings { root, errors: rules.errors })
@@ -90,6 +106,12 @@ impl ConfigurationInForce {
             snapshot: Arc::default(),
             is_snapshot_stale: true,
         }
+    }
+
+    /// Sets the namespaces that see an object without `exportTo`. Returns whether this is a change, after which the settings must
+    /// be [taken](Self::take_settings) again.
+    pub(super) fn take_default_visibility(&mut self, visibility: DefaultVisibility) -> bool {
+        std::mem::replace(&mut self.rules.default_visibility, visibility) != visibility
     }
 
     /// The mesh settings in force.
@@ -213,7 +235,7 @@ impl ConfigurationInForce {
 
     /// Takes the mesh settings as they are written now.
     pub(super) fn take_settings(&mut self, live: MeshSettings) -> Vec<MeshEvent> {
-        self.live = live;
+        self.live = self.rules.effective(live);
         let kinds = KindSettings::of(&self.rules.domain, &self.live.config);
         if let Some(held) = &mut self.held {
             held.traffic.set(kinds);
@@ -228,7 +250,8 @@ impl ConfigurationInForce {
             Some(held) => {
                 let is_access_held = held.hold.scope.is_with_access();
                 let config = held.settings.config.trusting(&self.live.config, is_access_held);
-                MeshSettings { config: Arc::new(config), ..held.settings.clone() }
+                let config = Arc::new(config);
+                self.rules.effective(MeshSettings { config, ..held.settings.clone() })
             }
         };
         self.is_snapshot_stale = true;

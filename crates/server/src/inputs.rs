@@ -31,7 +31,7 @@ use strait_mesh::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
 use strait_mesh::rollout::{RolloutFiles, RolloutState};
 use strait_model::fetched_keys::{FetchedKeys, KeyPlace, WantedKeys};
 use strait_model::mesh_config::SourceProblem;
-use strait_model::policy::Policy;
+use strait_model::policy::{DefaultVisibility, Policy};
 use strait_model::{RootBundle, WriterRole};
 use strait_sources::clusters::callers::{self, MemberCallers};
 use strait_sources::clusters::credentials::MemberCredentials;
@@ -226,6 +226,7 @@ impl ServerInputs {
                 defaults: mesh.defaults(),
                 errors: args.policy_errors.into(),
                 budget: Default::default(),
+                default_visibility: DefaultVisibility::default(),
             },
             mesh,
             stores,

@@ -65,7 +65,7 @@ use strait_base::source_status::STATE_DIRECTORY;
 use strait_base::time::rfc3339;
 use strait_base::watchdog::SilentLoop;
 use strait_envoy::ProxyConfig;
-use strait_explain::{explain, find_service};
+use strait_explain::{explain, find_service, visible_by_default};
 use strait_identity::{RootLife, ServerIdentity};
 use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::east_west_port;
@@ -519,9 +519,21 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
         .collect();
     let preferences: Vec<String> = policy.preferences().map(ToString::to_string).collect();
     let problem = sources.policy.problem.borrow().clone();
+    let context = sources.context.borrow().clone();
+    let reports = Arc::clone(&sources.reports.borrow());
+    let visible = context.iter().flat_map(|context| visible_by_default(context, &reports));
+    let visible: Vec<Value> = visible
+        .map(|key| json!({ "kind": key.kind, "namespace": key.namespace, "name": key.name }))
+        .collect();
+    let root = context.as_ref().map(|context| context.mesh.root_namespace.clone());
+    let limits = policy.traffic().foreign_bytes;
     Ok(pretty(
         StatusCode::OK,
-        &json!({ "problem": problem, "unknownClusters": unknown, "preferences": preferences }),
+        &json!({
+            "problem": problem, "unknownClusters": unknown, "preferences": preferences,
+            "foreignBytes": { "namespace": limits.namespace, "total": limits.total },
+            "rootNamespace": root, "visibleByDefault": visible,
+        }),
     ))
 }
 

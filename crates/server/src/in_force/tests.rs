@@ -64,6 +64,7 @@ impl Tried {
             defaults: Defaults::default(),
             errors: PolicyErrors::default(),
             budget: Default::default(),
+            default_visibility: DefaultVisibility::default(),
         };
         let in_force = ConfigurationInForce::new(rules, written(None), &Collection::default());
         let mut mesh = MeshState::new(settings());
@@ -398,4 +399,40 @@ fn what_counted_for_all_before_a_restart_counts_again_and_the_rest_is_let_out() 
     assert_eq!(again.waits(), ["web"]);
     again.objects_are(&[route("1s")]);
     assert_eq!(again.waits(), Vec::<String>::new(), "nothing has changed meanwhile");
+}
+
+#[test]
+fn default_visibility_of_the_policy_narrows_objects_without_exports() {
+    let mut tried = Tried::new();
+    let mut exported = Value::clone(&route("1s"));
+    exported["metadata"]["name"] = "exported".into();
+    exported["spec"]["hosts"] = json!(["api"]);
+    exported["spec"]["exportTo"] = json!(["*"]);
+    tried.objects_are(&[route("1s"), Arc::new(exported)]);
+    let visible = |tried: &Tried, namespace: &str| {
+        let services = &tried.context.traffic.virtual_services;
+        let names = ["web", "api"].map(|name| format!("{name}.shop.svc.cluster.local"));
+        names.map(|name| {
+            let host = strait_rules::traffic::HostPattern::written(&name).expect("a host");
+            services.of_host(&host, &namespace.into()).next().is_some()
+        })
+    };
+    assert_eq!(visible(&tried, "pay"), [true, true]);
+    assert!(!tried.in_force.take_default_visibility(DefaultVisibility::Mesh), "it is no change");
+    assert!(tried.in_force.take_default_visibility(DefaultVisibility::Namespace));
+    let events = tried.in_force.take_settings(written(None));
+    tried.tell(events);
+    assert_eq!((visible(&tried, "pay"), visible(&tried, "shop")), ([false, true], [true, true]));
+    // What the mesh config says of a kind goes first, also while a configuration is held.
+    tried.settings_are("{defaultVirtualServiceExportTo: ['*']}");
+    assert_eq!(visible(&tried, "pay"), [true, true]);
+    tried.settings_are("{}");
+    let held = tried.now();
+    tried.hold(&held, HoldScope::WithoutAccess);
+    assert_eq!(visible(&tried, "pay"), [false, true]);
+    tried.release();
+    assert!(tried.in_force.take_default_visibility(DefaultVisibility::Mesh));
+    let events = tried.in_force.take_settings(written(None));
+    tried.tell(events);
+    assert_eq!(visible(&tried, "pay"), [true, true]);
 }
