@@ -1,6 +1,7 @@
 //! What a real Envoy makes of the listeners and routes. Skipped, loudly, where there is none.
 
 mod filters;
+mod memory;
 mod policies;
 mod rules;
 mod sidecars;
