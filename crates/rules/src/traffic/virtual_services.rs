@@ -384,7 +384,6 @@ impl VirtualServices {
     }
 }
 
-
 /// Those of some objects that are visible in a namespace: see [`VirtualServices::of_host`].
 fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
     all: F,
