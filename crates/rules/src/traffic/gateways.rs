@@ -177,10 +177,13 @@ impl Gateways {
     /// protocol, for a port that none of these has, or for gateways that the object doesn't name.
     pub fn rules_without_a_server(&self, service: &VirtualService) -> Vec<Reason> {
         let named = service.gateways.iter().filter_map(|name| Some((name, self.named(name)?)));
+        let hosts: HostSet<'_> = service.hosts.iter().collect();
+        let namespace = &service.meta.namespace;
+        let serves = |server: &&GatewayServer| {
+            let mut own = server.hosts.iter().filter(|one| one.is_for(namespace));
+            own.any(|one| hosts.common(&one.host).next().is_some())
+        };
         let serving = named.flat_map(|(name, gateway)| {
-            let serves = |server: &&GatewayServer| {
-                server.hosts.iter().any(|one| !one.common(service).is_empty())
-            };
             gateway.servers.iter().filter(serves).map(move |server| (name, server))
         });
         let servers: Vec<(&Arc<str>, &GatewayServer)> = serving.collect();

@@ -373,7 +373,7 @@ fn unreachable(
     reasons: &mut Vec<Reason>,
 ) {
     let takes_all = |(at, rule): (usize, &HttpRule)| {
-        let all = |one: &super::route::RequestMatch| {
+        let all = |one: &RequestMatch| {
             one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
         };
         !delegates.contains_key(&at)
