@@ -37,16 +37,16 @@ pub struct Loops(Arc<Mutex<BTreeMap<&'static str, LoopState>>>);
 struct LoopState {
     /// When the loop last reported.
     reported: Instant,
-    work: Option<Work>,
+    work: Option<LoopTask>,
 }
 
 /// A piece of work, and the thread that does it.
-struct Work {
+struct LoopTask {
     what: Box<dyn fmt::Display + Send>,
     thread: ThreadCpu,
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for LoopTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.what)
     }
@@ -150,7 +150,7 @@ impl LoopProgress {
     /// The loop begins to work on `what`, on the current thread, until it begins something else or waits.
     pub fn begins(&self, what: impl fmt::Display + Send + 'static) {
         let what: Box<dyn fmt::Display + Send> = Box::new(what);
-        self.report(Some(Work { what, thread: ThreadCpu::now() }), Instant::now());
+        self.report(Some(LoopTask { what, thread: ThreadCpu::now() }), Instant::now());
     }
 
     /// The loop waits for work.
@@ -158,7 +158,7 @@ impl LoopProgress {
         self.report(None, Instant::now());
     }
 
-    fn report(&self, work: Option<Work>, now: Instant) {
+    fn report(&self, work: Option<LoopTask>, now: Instant) {
         let state = LoopState { reported: now, work };
         let before = lock::lock(&self.loops.0).insert(self.name, state);
         let Some(LoopState { reported, work: Some(work) }) = before else { return };

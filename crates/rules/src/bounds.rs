@@ -79,7 +79,7 @@ pub fn to_value(key: &ObjectKey, object: &ObjectJson) -> Result<Value, Excess> {
 
 /// Checks the lists and maps of an object.
 fn check(kind: &str, object: &Value) -> Result<(), Excess> {
-    let mut counts = Counts { kind, path: String::new(), by_list: BTreeMap::new() };
+    let mut counts = EntryCounts { kind, path: String::new(), by_list: BTreeMap::new() };
     counts.add(object)?;
     let count = |list: &str| counts.by_list.get(list).copied().unwrap_or_default();
     let limit = |list: &str, others: usize, what| {
@@ -111,14 +111,14 @@ fn routes(object: &Value) -> usize {
     rules.into_iter().flatten().map(of).fold(0, usize::saturating_add)
 }
 
-struct Counts<'a> {
+struct EntryCounts<'a> {
     kind: &'a str,
     path: String,
     /// How many entries all lists of a path have together.
     by_list: BTreeMap<String, usize>,
 }
 
-impl Counts<'_> {
+impl EntryCounts<'_> {
     fn add(&mut self, value: &Value) -> Result<(), Excess> {
         let end = self.path.len();
         match value {

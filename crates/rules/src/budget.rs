@@ -28,11 +28,11 @@ pub struct ObjectBudget {
 
 /// An object takes more CPU time than it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OverBudget {
+pub struct CpuExcess {
     limit: Duration,
 }
 
-impl fmt::Display for OverBudget {
+impl fmt::Display for CpuExcess {
     /// Without the measured time, which differs between replicas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limit = self.limit.as_millis();
@@ -58,8 +58,8 @@ impl ObjectBudget {
     }
 
     /// Whether the object that was begun last is over its budget.
-    pub(crate) fn excess(&self) -> Option<OverBudget> {
+    pub(crate) fn excess(&self) -> Option<CpuExcess> {
         let spent = self.meter.as_ref()?.spent();
-        (spent > self.limit).then_some(OverBudget { limit: self.limit })
+        (spent > self.limit).then_some(CpuExcess { limit: self.limit })
     }
 }

@@ -12,11 +12,12 @@
 pub mod access;
 pub mod bounds;
 pub mod budget;
-#[cfg(test)]
-mod cost_tests;
 pub mod service_entry;
 pub mod traffic;
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod testing;
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,7 @@ pub use self::outputs::HeadOutputs;
 use self::reach::TouchedReach;
 pub use self::ruled::BegunEdition;
 use self::ruled::{Edition, EditionVersion, RulesInUse, ServiceNamesInUse};
-use self::work::{LoopWork, causes_of, causes_of_update};
+use self::work::{MeshWork, causes_of_update};
 use super::access_state::AccessState;
 use super::aliases::ServiceAliases;
 use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
@@ -739,7 +739,7 @@ pub async fn run(
             biased;
             () = wait => {
                 let begun = Instant::now();
-                watchdog.progress().begins(LoopWork { step: "publishing", causes: heads.causes() });
+                watchdog.progress().begins(MeshWork { step: "publishing", causes: heads.causes() });
                 if heads.publish(&outputs, waiting_since.take(), begun, &mut figures) {
                     figures.cost = begun.elapsed();
                     clock.finished(Instant::now(), figures.cost);
@@ -775,6 +775,6 @@ pub async fn run(
 }
 
 fn apply(heads: &mut MeshHeads, event: MeshEvent, watchdog: &Watchdog) {
-    watchdog.progress().begins(LoopWork { step: "applying", causes: causes_of(&event) });
+    watchdog.progress().begins(MeshWork { step: "applying", causes: MeshHeads::causes_of(&event) });
     heads.apply(event);
 }

@@ -426,10 +426,10 @@ fn endpoints_of_an_entry_have_a_bound_counted_for_each_host_and_port() {
             .collect();
         entry("shop/db", database(json!({ "hosts": hosts, "endpoints": endpoints })))
     };
-    assert_eq!(read(&[fields(400)]).1, [""; 0]);
-    let (_, problems) = read(&[fields(401)]);
+    assert_eq!(read(&[fields(131)]).1, [""; 0]);
+    let (_, problems) = read(&[fields(132)]);
     let expected =
-        "ServiceEntry shop/db: spec.endpoints: 500 for each of 401 hosts and 1 ports are more";
+        "ServiceEntry shop/db: spec.endpoints: 500 for each of 132 hosts and 1 ports are more";
     assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
 }
 

@@ -120,7 +120,7 @@ impl TrafficKind {
         matches!(self, Self::VirtualService | Self::DestinationRule)
     }
 
-    fn read(self, meta: ObjectMeta, object: &Value, settings: &KindSettings) -> ReadObject {
+    fn read(self, meta: ObjectMeta, object: &Value, settings: &KindSettings) -> ReadOutcome {
         Ok(match self {
             Self::DestinationRule => {
                 let (rule, reasons) = DestinationRule::read(meta, object, settings)?;
@@ -179,7 +179,7 @@ impl TrafficKind {
 type EarlierVersion = ((ObjectJson, TrafficObject), bool);
 
 /// An object that was read, with its reasons, or the reason for which it is refused.
-type ReadObject = Result<(TrafficObject, Vec<Reason>), Reason>;
+type ReadOutcome = Result<(TrafficObject, Vec<Reason>), Reason>;
 
 /// What becomes of the form that an object had before, where it can't be read any more.
 #[derive(Debug, Clone, Copy)]
@@ -563,7 +563,7 @@ impl TrafficIndex {
         kind: TrafficKind,
         key: &ObjectKey,
         object: &ObjectJson,
-        (read, was): (ReadObject, Option<EarlierVersion>),
+        (read, was): (ReadOutcome, Option<EarlierVersion>),
         changes: &mut TrafficChanges,
     ) -> bool {
         let shared = self.objects.shared_key(key);

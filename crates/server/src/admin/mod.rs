@@ -30,7 +30,7 @@ mod walk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -659,6 +659,8 @@ fn view_of(context: &PushContext, connection: &OpenStream) -> ViewKey {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

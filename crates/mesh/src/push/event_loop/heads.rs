@@ -16,6 +16,7 @@ use tracing::debug;
 use super::gateways_first::GatewaysFirst;
 use super::outputs::HeadOutputs;
 use super::ruled::EditionVersion;
+use super::work::causes_of_update;
 use super::{LoopCounters, LoopOutputs, MeshEvent, MeshState};
 use crate::push::context::PushContext;
 use crate::push::effect::effect;
@@ -131,6 +132,23 @@ impl MeshHeads {
     /// The objects whose changes wait for the next version.
     pub(super) fn causes(&self) -> Causes {
         self.settled.causes.clone()
+    }
+
+    /// Returns the objects that cause an event.
+    pub(super) fn causes_of(event: &MeshEvent) -> Causes {
+        match event {
+            MeshEvent::Registry(update) | MeshEvent::Entries(update, _) => causes_of_update(update),
+            MeshEvent::Traffic(update) | MeshEvent::EditionTraffic(_, update) => {
+                update.causes.clone()
+            }
+            MeshEvent::Access(_, causes) => causes.clone(),
+            MeshEvent::Together(events) => {
+                let mut causes = Causes::default();
+                events.iter().for_each(|event| causes.merge(Self::causes_of(event)));
+                causes
+            }
+            _ => Causes::default(),
+        }
     }
 
     /// Asks for the names of gateways before the first version.

@@ -2,34 +2,18 @@
 
 use std::fmt;
 
-use super::MeshEvent;
 use strait_model::registry::{RegistryUpdate, ShardChange};
 use strait_model::{Cause, Causes, ClusterId};
 
 /// A piece of the event loop's work, for the watchdog.
-pub(super) struct LoopWork {
+pub(super) struct MeshWork {
     pub(super) step: &'static str,
     pub(super) causes: Causes,
 }
 
-impl fmt::Display for LoopWork {
+impl fmt::Display for MeshWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} changes of {}", self.step, self.causes)
-    }
-}
-
-/// Returns the objects that cause an event.
-pub(super) fn causes_of(event: &MeshEvent) -> Causes {
-    match event {
-        MeshEvent::Registry(update) | MeshEvent::Entries(update, _) => causes_of_update(update),
-        MeshEvent::Traffic(update) | MeshEvent::EditionTraffic(_, update) => update.causes.clone(),
-        MeshEvent::Access(_, causes) => causes.clone(),
-        MeshEvent::Together(events) => {
-            let mut causes = Causes::default();
-            events.iter().for_each(|event| causes.merge(causes_of(event)));
-            causes
-        }
-        _ => Causes::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use strait_rules::testing::largest::{RepeatedField, repeated_fields};
 use strait_rules::traffic::TrafficIndex;
 
 /// Costs below this are too small to compare.
-const COMPARED_FROM: Duration = Duration::from_millis(30);
+const COMPARED_FROM: Duration = Duration::from_millis(10);
 
 /// The CPU time of the event loop for the most expensive version: after the object was inserted, changed, removed.
 fn cost(field: &RepeatedField, count: usize) -> Duration {
@@ -46,7 +46,7 @@ fn cost(field: &RepeatedField, count: usize) -> Duration {
 fn cost_of_the_event_loop_is_linear_for_the_largest_object_of_every_kind() {
     let mut faults = Vec::new();
     for field in repeated_fields() {
-        let count = field.accepted_max() / 2;
+        let count = field.accepted_max() / 4;
         let most = cost(&field, count);
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         let mut line = format!("{} {} x {count}: {:.1} ms", field.kind, field.field, millis(most));
