@@ -429,13 +429,17 @@ fn within(range: &str, address: IpAddr) -> bool {
     width == other && (length == 0 || (base ^ address) >> (128 - length) == 0)
 }
 
-/// `{*}` one segment, `{**}` the rest.
+/// `{*}` one segment, `{**}` any segments before the text that follows it.
 fn template(pattern: &str, path: &str) -> bool {
     let (mut wanted, mut found) = (pattern.split('/'), path.split('/'));
     loop {
         match (wanted.next(), found.next()) {
             (None, None) => return true,
-            (Some("{**}"), Some(_)) => return true,
+            (Some("{**}"), Some(first)) => {
+                let rest: String = wanted.map(|text| format!("/{text}")).collect();
+                let left: String = found.map(|text| format!("/{text}")).collect();
+                return format!("{first}{left}").ends_with(&rest);
+            }
             (Some("{*}"), Some(segment)) if !segment.is_empty() => {}
             (Some(one), Some(other)) if one == other => {}
             _ => return false,

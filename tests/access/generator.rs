@@ -33,7 +33,7 @@ const OPERATIONS: &Table = &[
     ("hosts", &["a.example", "*.example", "A.example.", "*", "a.*", "b.example:8080"]),
     ("ports", &["8080", "5432", "0"]),
     ("methods", &["GET", "POST", "*", "P*"]),
-    ("paths", &["/", "/admin*", "*.php", "*", "/a/{*}/c", "/a/{**}", "/a/b"]),
+    ("paths", &["/", "/admin*", "*.php", "*", "/a/{*}/c", "/a/{**}", "/a/{**}/c", "/a/b"]),
 ];
 const KEYS: &Table = &[
     ("request.headers[X-Role]", &["admin", "*", "adm*", "*min", "user"]),

@@ -580,12 +580,14 @@ impl ConditionKey {
             _ => {
                 if let Some(path) = key.strip_prefix("request.headers") {
                     let [name] = &brackets(path)?[..] else { return None };
-                    // Proxies have the host in one place, whatever it was called on the way.
-                    if name.eq_ignore_ascii_case("host") {
-                        return of_field("hosts");
-                    }
-                    return is_header_name(name)
-                        .then(|| Self::Header(name.to_ascii_lowercase().into()));
+                    let name = name.to_ascii_lowercase();
+                    return match &*name {
+                        // Proxies have the host in one place, whatever it was called on the way.
+                        "host" | ":authority" => of_field("hosts"),
+                        ":method" => of_field("methods"),
+                        ":path" => of_field("paths"),
+                        _ => is_header_name(&name).then(|| Self::Header(name.into())),
+                    };
                 }
                 if let Some(path) = key.strip_prefix("request.auth.claims") {
                     return brackets(path).map(|names| Self::Claim(names.into()));

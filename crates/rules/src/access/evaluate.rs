@@ -155,20 +155,25 @@ impl Atom<'_> {
     }
 }
 
-/// Whether a path fits a template of Envoy's: `*` is a segment that is not empty, `**` the rest.
+/// Whether a path fits a template of Envoy's: `*` is a segment that is not empty, `**` any segments, at least one, which
+/// may be empty. Only text follows `**`.
 fn fits_template(template: &str, path: &str) -> bool {
-    let mut segments = path.split('/').skip(1);
-    let wanted = template.split('/').skip(1);
-    if !path.starts_with('/') {
-        return false;
-    }
-    for want in wanted {
-        match (want, segments.next()) {
-            ("**", Some(_)) => return true,
-            ("*", Some(found)) if !found.is_empty() => {}
-            (want, Some(found)) if want == found => {}
-            _ => return false,
+    let Some(path) = path.strip_prefix('/') else { return false };
+    let found: Vec<&str> = path.split('/').collect();
+    let wanted: Vec<&str> = template.split('/').skip(1).collect();
+    let is_fitting = |(want, found): (&&str, &&str)| match *want {
+        "*" => !found.is_empty(),
+        want => want == *found,
+    };
+    let all_fit =
+        |wanted: &[&str], found: &[&str]| wanted.iter().zip(found).all(|pair| is_fitting(pair));
+    match wanted.iter().position(|want| *want == "**") {
+        None => wanted.len() == found.len() && all_fit(&wanted, &found),
+        Some(at) => {
+            let (start, end) = (&wanted[..at], &wanted[at + 1..]);
+            found.len() >= wanted.len()
+                && all_fit(start, &found)
+                && all_fit(end, &found[found.len() - end.len()..])
         }
     }
-    segments.next().is_none()
 }

@@ -67,7 +67,8 @@ const TEMPLATE_SIGNS: &str = "!$%&'()+,-.:;=@_~";
 /// The most bytes of a template. Envoys refuse the whole listener for a longer one.
 const TEMPLATE_BYTES_MAX: usize = 256;
 
-/// A path, or a template: `{*}` for one segment, `{**}` for the rest. (Istio's path templates.)
+/// A path, or a template: `{*}` for one segment, `{**}` for any number. `{**}` must be the last operator; text may
+/// follow it. (Istio's path templates; Envoy's `uri_template` match.)
 pub(super) fn path(text: &str) -> Result<RequestTest, String> {
     if !text.contains(['{', '}']) {
         return Ok(RequestTest::Path(text.into()));
@@ -77,12 +78,18 @@ pub(super) fn path(text: &str) -> Result<RequestTest, String> {
     }
     let segments: Vec<_> = text.split('/').skip(1).collect();
     let mut template = String::new();
+    let mut has_rest = false;
     for (at, segment) in segments.iter().enumerate() {
         let last = at + 1 == segments.len();
         let written = match *segment {
+            "{*}" | "{**}" if has_rest => {
+                return Err(format!("{text:?}: only text may follow {{**}}"));
+            }
             "{*}" => "*",
-            "{**}" if last => "**",
-            "{**}" => return Err(format!("{text:?}: {{**}} may only be last")),
+            "{**}" => {
+                has_rest = true;
+                "**"
+            }
             literal if literal.contains(['{', '}', '*']) => {
                 return Err(format!(
                     "{text:?}: {{*}} and {{**}} stand for whole segments, and no other * is in a template"

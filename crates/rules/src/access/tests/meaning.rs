@@ -324,6 +324,31 @@ fn the_header_of_the_host_is_the_host() {
     assert!(policies.lets_in(&at_host("b.example")));
 }
 
+/// Envoy has no other place for what HTTP/1 writes in its first line and in `host`.
+#[test]
+fn conditions_on_pseudo_headers_are_those_on_hosts_methods_and_paths() {
+    for (key, field, values) in [
+        ("request.headers[:authority]", "hosts", ["web.shop", "Web.Shop"]),
+        ("request.headers[:method]", "methods", ["GET", "get"]),
+        ("request.headers[:path]", "paths", ["/a", "/{*}"]),
+    ] {
+        for value in values {
+            for (make, action) in
+                [(allow as fn(Value) -> Value, "ALLOW"), (deny as fn(Value) -> Value, "DENY")]
+            {
+                let [by_key, by_field] =
+                    [when(key, &[value]), to(json!({ field: [value] }))].map(|rules| {
+                        let policies = index().hold([make(rules)]);
+                        let (_, report) = policies.reports().next().expect("a report");
+                        assert_eq!(report.state, PolicyState::InForce, "{key}");
+                        ["/a", "/b/c"].map(|path| policies.lets_in(&request("client", path)))
+                    });
+                assert_eq!(by_key, by_field, "{action} {key} {value}");
+            }
+        }
+    }
+}
+
 /// HTTP/2 brings a method in any letters, and proxies pass it on.
 #[test]
 fn a_method_is_denied_in_any_case_and_allowed_in_its_own() {
@@ -439,7 +464,8 @@ fn on_connections_rules_that_allow_by_requests_allow_nothing_and_others_deny_mor
 
 #[test]
 fn templates_of_paths_stand_for_segments() {
-    let policies = index().hold([allow(to(json!({ "paths": ["/a/{*}/c", "/d/{**}"] })))]);
+    let templates = ["/a/{*}/c", "/d/{**}", "/files/{**}/meta"];
+    let policies = index().hold([allow(to(json!({ "paths": templates })))]);
     for (path, passes) in [
         ("/a/b/c", true),
         ("/a//c", false),
@@ -447,13 +473,22 @@ fn templates_of_paths_stand_for_segments() {
         ("/d/", true),
         ("/d/e/f", true),
         ("/d", false),
+        ("/files/a/meta", true),
+        ("/files/a/b/meta", true),
+        ("/files/meta/meta", true),
+        ("/files//meta", true),
+        ("/files/meta", false),
+        ("/files/a/metadata", false),
+        ("/files/a/meta/b", false),
     ] {
         assert_eq!(policies.lets_in(&request("client", path)), passes, "{path}");
     }
     let of_letters = |count: usize| format!("/{}/{{*}}", "a".repeat(count));
     let (longest, too_long) = (of_letters(253), of_letters(254));
     for bad in [
-        "/{**}/a",
+        "/{**}/x/{*}",
+        "/{**}/x/{**}",
+        "/{**}{*}",
         "/a{*}",
         "/{a}",
         "{*}",
