@@ -1,7 +1,7 @@
 //! The tokens that a workload believes, as Envoy's filter `envoy.filters.http.jwt_authn`.
 //!
-//! Without a token a request passes; with one that a rule claims and that fails, it is refused (401). What is verified
-//! stands under one key for each provider, so that no token can pass for another's.
+//! Without a token a request passes, unless a rule that cannot be read may demand one; with one that a rule claims and
+//! that fails, it is refused (401). What is verified stands under one key for each provider, so that no token can pass for another's.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ pub(super) fn filter(rules: &[Cow<'_, TokenRule>], at: Enforcer) -> Option<hcm::
                 ..Default::default()
             }),
             requirement_type: Some(jwt::requirement_rule::RequirementType::Requires(requirement(
-                &groups, name,
+                &groups, rules, name,
             ))),
         }],
         bypass_cors_preflight: true,
@@ -184,15 +184,20 @@ fn groups(rules: &[Cow<'_, TokenRule>]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Each place where tokens stand must be without one, or hold one that one of its rules believes. Rules that share a
-/// place share what is asked of it.
-fn requirement(groups: &[Vec<usize>], name: impl Fn(usize) -> String) -> jwt::JwtRequirement {
+/// Each place where tokens stand must be without one, unless a rule requires one there, or hold one that one of its rules
+/// believes. Rules that share a place share what is asked of it.
+fn requirement(
+    groups: &[Vec<usize>],
+    rules: &[Cow<'_, TokenRule>],
+    name: impl Fn(usize) -> String,
+) -> jwt::JwtRequirement {
     use jwt::jwt_requirement::RequiresType;
     let require = |kind| jwt::JwtRequirement { requires_type: Some(kind) };
     let of_group = |members: &Vec<usize>| {
         let providers = members.iter().map(|at| require(RequiresType::ProviderName(name(*at))));
-        let missing = require(RequiresType::AllowMissing(Empty {}));
-        let requirements = providers.chain([missing]).collect();
+        let is_required = members.iter().any(|at| rules[*at].requires_token);
+        let missing = (!is_required).then(|| require(RequiresType::AllowMissing(Empty {})));
+        let requirements = providers.chain(missing).collect();
         require(RequiresType::RequiresAny(jwt::JwtRequirementOrList { requirements }))
     };
     let mut all: Vec<_> = groups.iter().map(of_group).collect();

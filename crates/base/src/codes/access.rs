@@ -23,13 +23,17 @@ It can't be read wholly, and there is no earlier form of it that could. It never
 a rule of ALLOW that can't be read is left out; a rule of DENY or CUSTOM goes without the field that can't be
 read, so that it denies more; where no field of it can be read it is left out, since a slip of the pen must
 not take a mesh down. With --policy-errors strict such a rule denies everything that the policy selects. A
-PeerAuthentication of this kind counts for nothing; with --policy-errors strict it takes mTLS alone.";
+PeerAuthentication of this kind counts for nothing; with --policy-errors strict it takes mTLS alone. A rule of a
+RequestAuthentication that cannot be read refuses its tokens with 401. An unknown field that may restrict access,
+by its name or its value (presence: REQUIRED), fails closed: a RequestAuthentication then also refuses requests
+without a token, a PeerAuthentication takes mTLS alone, and a policy that allows admits nothing.";
 
     /// Something that is read and does nothing.
     ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
         "Take it away, or say it in the way that counts: docs/guide/access.md.", "\
 It can be read, and does not do what it seems to do: a selector of a PeerAuthentication in the root namespace,
-a target that no proxy here is, an annotation that is no truth value. The rest of the policy counts.";
+a target that no proxy here is, an annotation that is no truth value, an unknown field of a RequestAuthentication
+that restricts nothing. The rest of the policy counts.";
 
     /// Fields of HTTP on ports that are no HTTP.
     ACCESS_HTTP_ON_TCP = "STR0824", "a policy looks at requests on a port that carries none",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::fields::{fields, items, present, texts};
+use super::fields::{fields, items, present, restricts, texts};
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, created};
 use super::request_test::{ClaimTest, RequestTest};
 use super::selector::{PolicySelector, without_effect};
@@ -200,7 +200,7 @@ impl AuthorizationPolicy {
         let mut policy =
             Self { dry_run: is_dry_run(object) == Some(true), selector, ..closed(action) };
         let reader = PolicyRuleReader { policy: &policy, errors };
-        let rules = match present(spec, "rules") {
+        let mut rules = match present(spec, "rules") {
             None => Vec::new(),
             Some(rules) => reader.rules(rules, faults),
         };
@@ -213,6 +213,11 @@ impl AuthorizationPolicy {
             {
                 faults.push(AccessFault::unreadable("spec.rules", text));
             }
+        }
+        // An unknown field of the whole policy may narrow what each of its rules allows.
+        let is_unknown = |name: &str| !known.contains(&name);
+        if !denies && spec.iter().any(|(name, value)| is_unknown(name) && restricts(name, value)) {
+            rules.clear();
         }
         policy.rules = rules.into();
         Some(policy)

@@ -1,11 +1,117 @@
 //! Reading the fields of an object, each fault with its path.
 //!
-//! A field that nobody knows is a fault: it may be a condition whose name is misspelt, without which a rule would let
-//! in more than it says.
+//! An unknown field of an AuthorizationPolicy or PeerAuthentication is a fault: it may be a condition whose name is
+//! misspelt, without which a rule would let in more than it says. An unknown field of a RequestAuthentication is a fault
+//! if it restricts access, and is otherwise ignored with a warning.
 
 use serde_json::{Map, Value};
 
 use super::object::AccessFault;
+use strait_base::codes;
+
+/// Beginnings of words that mark a field as restricting: it demands, forbids, selects or limits something.
+const RESTRICTING_WORDS: [&str; 38] = [
+    "accept",
+    "age",
+    "algorithm",
+    "allow",
+    "audience",
+    "bind",
+    "block",
+    "claim",
+    "condition",
+    "demand",
+    "deny",
+    "enforce",
+    "except",
+    "exclude",
+    "expir",
+    "forbid",
+    "from",
+    "include",
+    "issuer",
+    "jwks",
+    "key",
+    "limit",
+    "mandatory",
+    "match",
+    "max",
+    "min",
+    "mtls",
+    "must",
+    "needs",
+    "only",
+    "presence",
+    "reject",
+    "require",
+    "restrict",
+    "selector",
+    "strict",
+    "valid",
+    "verif",
+];
+
+/// Whether an unknown field must be taken for one that restricts access, by the words of its name and of its value.
+pub(super) fn restricts(name: &str, value: &Value) -> bool {
+    if matches!(value, Value::Null | Value::Bool(false)) {
+        return false;
+    }
+    let is_restricting = |text: &str| {
+        words(text).any(|word| RESTRICTING_WORDS.iter().any(|start| word.starts_with(start)))
+    };
+    if is_restricting(name) {
+        return true;
+    }
+    match value {
+        // A value of several words is a description.
+        Value::String(text) => !text.contains(char::is_whitespace) && is_restricting(text),
+        Value::Object(fields) => fields.iter().any(|(name, value)| restricts(name, value)),
+        Value::Array(items) => items.iter().any(|item| restricts("", item)),
+        _ => false,
+    }
+}
+
+/// The words of a name such as `maxTokenAge`, `max_token_age` or `REQUIRED`, in lower case.
+fn words(name: &str) -> impl Iterator<Item = String> {
+    let mut divided = String::with_capacity(name.len());
+    let mut was_lower = false;
+    for one in name.chars() {
+        if one.is_uppercase() && was_lower {
+            divided.push(' ');
+        }
+        was_lower = one.is_lowercase();
+        divided.push(if one.is_alphanumeric() { one.to_ascii_lowercase() } else { ' ' });
+    }
+    divided.split_whitespace().map(str::to_owned).collect::<Vec<_>>().into_iter()
+}
+
+/// Returns the fields of an object like [`fields`], but an unknown field is a fault only if it restricts access. Any
+/// other is a warning. Also returns whether an unknown field restricts access.
+pub(super) fn lenient_fields<'a>(
+    value: &'a Value,
+    path: &str,
+    known: &[&str],
+    faults: &mut Vec<AccessFault>,
+) -> Option<(&'a Map<String, Value>, bool)> {
+    let Some(fields) = value.as_object() else {
+        faults.push(AccessFault::unreadable(path, format!("expected fields, found {value}")));
+        return None;
+    };
+    let mut has_restricting = false;
+    for (name, value) in fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+        let path = format!("{path}.{name}");
+        if restricts(name, value) {
+            has_restricting = true;
+            let text = "this field is unknown and may restrict access, so nothing passes that it may forbid";
+            faults.push(AccessFault::unreadable(path, text));
+        } else {
+            let text =
+                format!("this field is unknown and ignored; known fields are {}", known.join(", "));
+            faults.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text));
+        }
+    }
+    Some((fields, has_restricting))
+}
 
 /// The fields of an object of which only these are known; `None` where it is none.
 pub(super) fn fields<'a>(

@@ -89,9 +89,11 @@ impl ReadPolicy {
             }
             PolicyKind::Request => {
                 let read = RequestAuthentication::read(&name.object, object, &mut faults);
-                let warnings = read.as_ref().map(|policy| policy.warnings(object));
+                let (faults, mut warnings): (Vec<_>, Vec<_>) =
+                    faults.into_iter().partition(AccessFault::is_unreadable);
+                warnings.extend(read.iter().flat_map(|policy| policy.warnings(object)));
                 let read = read.map(|policy| Self::Request(Arc::new(policy)));
-                (read, faults, warnings.unwrap_or_default())
+                (read, faults, warnings)
             }
             PolicyKind::Peer => {
                 let strict = settings.errors == PolicyErrors::Strict;
@@ -157,8 +159,9 @@ impl HeldPolicy {
             let state = if read.is_some() { PolicyState::Partly } else { PolicyState::Refused };
             let text = match (&read, name.kind) {
                 (None, _) => "nothing of it is in force",
-                (Some(_), PolicyKind::Peer | PolicyKind::Request) => {
-                    "what of it can be read is in force"
+                (Some(_), PolicyKind::Peer) => "what of it can be read is in force",
+                (Some(_), PolicyKind::Request) => {
+                    "there is no earlier version: tokens of rules that cannot be read are refused"
                 }
                 (Some(_), PolicyKind::Authorization) => {
                     "there is no earlier form: rules that allow are left out, others go without what can't be read, \

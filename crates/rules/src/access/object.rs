@@ -87,7 +87,12 @@ pub struct AccessFault {
 impl AccessFault {
     /// What can't be read.
     pub(super) fn unreadable(path: impl Into<String>, text: impl fmt::Display) -> Self {
-        Self { code: &codes::ACCESS_UNREADABLE, path: path.into(), text: text.to_string() }
+        Self::warning(&codes::ACCESS_UNREADABLE, path, text)
+    }
+
+    /// Whether it reports a part that cannot be read, and not only one without effect.
+    pub(super) fn is_unreadable(&self) -> bool {
+        *self.code == codes::ACCESS_UNREADABLE
     }
 
     /// What is read, and has another effect than it seems.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::fields::{fields, present};
+use super::fields::{fields, present, restricts};
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
 use super::selector::PolicySelector;
 use super::time_point::TimePoint;
@@ -52,7 +52,8 @@ pub struct PeerAuthentication {
 impl PeerAuthentication {
     /// Reads an object. Where a part of it can't be read, which is in `faults`, the rest counts if it asks for mTLS: whatever
     /// the part says, that takes no more. Else nothing of it counts: in the place of another, of which the oldest counts
-    /// alone, the rest might take more connections than that. If `strict`, it takes mTLS alone.
+    /// alone, the rest might take more connections than that. If `strict`, or if an unknown field may restrict access, it
+    /// takes mTLS alone.
     pub(super) fn read(
         name: &WorkloadKey,
         object: &Value,
@@ -62,12 +63,13 @@ impl PeerAuthentication {
         let before = faults.len();
         let empty = Value::Object(Map::new());
         let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
+        let strict = strict || has_restricting_field(spec);
         let closed = |selector| {
             let mode = Some(PeerMode::Strict);
             let (name, created) = (name.clone(), created(object));
             strict.then(|| Self { name, created, selector, mode, ports: BTreeMap::new() })
         };
-        let spec = fields(spec, "spec", &["selector", "mtls", "portLevelMtls"], faults);
+        let spec = fields(spec, "spec", &SPEC_FIELDS, faults);
         let Some(spec) = spec else { return closed(PolicySelector::All) };
         let Some(selector) = PolicySelector::read(spec, None, faults) else {
             return closed(PolicySelector::All);
@@ -130,8 +132,23 @@ impl PeerAuthentication {
     }
 }
 
+const SPEC_FIELDS: [&str; 3] = ["selector", "mtls", "portLevelMtls"];
+const MTLS_FIELDS: [&str; 1] = ["mode"];
+
+/// Whether an unknown field of a spec, or of one of its modes, restricts access.
+fn has_restricting_field(spec: &Value) -> bool {
+    let unknown = |fields: Option<&Value>, known: &[&str]| {
+        let mut fields = fields.and_then(Value::as_object).into_iter().flatten();
+        fields.any(|(name, value)| !known.contains(&&**name) && restricts(name, value))
+    };
+    let ports = spec.get("portLevelMtls").and_then(Value::as_object);
+    unknown(Some(spec), &SPEC_FIELDS)
+        || unknown(spec.get("mtls"), &MTLS_FIELDS)
+        || ports.into_iter().flatten().any(|(_, mtls)| unknown(Some(mtls), &MTLS_FIELDS))
+}
+
 fn read_mode(mtls: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<PeerMode> {
-    let mode = fields(mtls, path, &["mode"], faults).and_then(|mtls| present(mtls, "mode"));
+    let mode = fields(mtls, path, &MTLS_FIELDS, faults).and_then(|mtls| present(mtls, "mode"));
     match mode.map(|mode| (mode.as_str(), mode)) {
         None | Some((Some("UNSET"), _)) => None,
         Some((Some("STRICT"), _)) => Some(PeerMode::Strict),

@@ -1,6 +1,9 @@
 //! RequestAuthentication: which tokens a workload believes.
 //!
 //! It never says that a token is needed: an AuthorizationPolicy on `requestPrincipals` does.
+//!
+//! A rule that cannot be read fails closed: it stays in force without keys, so its tokens are refused. If an unknown
+//! field of it restricts access, requests without a token are refused as well.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::fields::{fields, items, present, texts};
+use super::fields::{items, lenient_fields, present, texts};
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
 use super::selector::{PolicySelector, without_effect};
 use strait_base::codes;
@@ -31,7 +34,7 @@ pub struct RequestAuthentication {
 }
 
 /// Tokens of one issuer.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenRule {
     /// `iss`; empty for any.
     pub issuer: String,
@@ -55,6 +58,8 @@ pub struct TokenRule {
     pub claim_headers: Vec<(String, String)>,
     /// Claims besides `scope` and `permission` whose text is a list, with spaces between its elements.
     pub space_delimited: Vec<String>,
+    /// Whether requests without a token are refused: an unknown field of the rule may demand one.
+    pub requires_token: bool,
 }
 
 /// Claims whose text is always such a list. (RFC 8693, 4.2; Istio.)
@@ -90,7 +95,8 @@ const KNOWN: [&str; 13] = [
 ];
 
 impl RequestAuthentication {
-    /// Reads an object. A rule that can't be read is left out: its tokens are then nobody's.
+    /// Reads an object. A rule that cannot be read refuses its tokens. A selector that cannot be read selects all
+    /// workloads of the namespace, as that of a policy that denies does.
     pub(super) fn read(
         name: &WorkloadKey,
         object: &Value,
@@ -99,20 +105,24 @@ impl RequestAuthentication {
         let empty = Value::Object(Map::new());
         let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
         let known = ["selector", "targetRef", "targetRefs", "jwtRules"];
-        let spec = fields(spec, "spec", &known, faults)?;
-        let selector = PolicySelector::read(spec, Some(&name.namespace), faults)?;
-        let mut rules = Vec::new();
-        if let Some(given) = present(spec, "jwtRules") {
-            match given.as_array() {
-                Some(given) => {
-                    rules = read_rules(given, faults);
-                }
-                None => {
-                    let text = format!("expected a list, found {given}");
-                    faults.push(AccessFault::unreadable("spec.jwtRules", text));
-                }
+        let (spec, has_restricting) = lenient_fields(spec, "spec", &known, faults)?;
+        let selector = PolicySelector::read(spec, Some(&name.namespace), faults);
+        let mut rules = match present(spec, "jwtRules") {
+            None => Vec::new(),
+            Some(Value::Array(given)) => read_rules(given, faults),
+            Some(given) => {
+                let text = format!("expected a list, found {given}");
+                faults.push(AccessFault::unreadable("spec.jwtRules", text));
+                vec![TokenRule::default()]
             }
+        };
+        if has_restricting {
+            if rules.is_empty() {
+                rules.push(TokenRule::default());
+            }
+            rules.iter_mut().for_each(|rule| rule.close(true));
         }
+        let selector = selector.unwrap_or(PolicySelector::All);
         Some(Self { name: name.clone(), created: created(object), selector, rules })
     }
 
@@ -175,6 +185,17 @@ impl RequestAuthentication {
 }
 
 impl TokenRule {
+    /// Makes the rule refuse all its tokens, and requests without a token if `requires_token`.
+    fn close(&mut self, requires_token: bool) {
+        self.keys = None;
+        self.source = None;
+        // Proxies are sent the issuer.
+        if self.issuer.len() > PLACE_BYTES_MAX {
+            self.issuer.clear();
+        }
+        self.requires_token |= requires_token;
+    }
+
     /// The claims whose text is a list, with spaces between its elements; sorted, each once.
     pub fn lists_in_text(&self) -> Vec<String> {
         let always = ALWAYS_LISTS.into_iter().map(str::to_owned);
@@ -196,7 +217,7 @@ fn read_rules(given: &[Value], faults: &mut Vec<AccessFault>) -> Vec<TokenRule> 
         } else {
             refusing += 1;
         }
-        rules.extend(read_rule(rule, is_within, &format!("spec.jwtRules[{at}]"), faults));
+        rules.push(read_rule(rule, is_within, &format!("spec.jwtRules[{at}]"), faults));
     }
     if refusing > 0 {
         let text = format!(
@@ -208,16 +229,18 @@ fn read_rules(given: &[Value], faults: &mut Vec<AccessFault>) -> Vec<TokenRule> 
     rules
 }
 
-/// Reads a rule; without its keys where these are not looked at.
+/// Reads a rule; without its keys where these are not looked at. A rule that cannot be read has none either.
 fn read_rule(
     rule: &Value,
     with_keys: bool,
     path: &str,
     faults: &mut Vec<AccessFault>,
-) -> Option<TokenRule> {
+) -> TokenRule {
     let before = faults.len();
-    let given = fields(rule, path, &KNOWN, faults)?;
-    let mut reader = RuleFields { given, path, faults };
+    let Some((given, has_restricting)) = lenient_fields(rule, path, &KNOWN, faults) else {
+        return TokenRule::default();
+    };
+    let mut reader = RuleFields { given, path, faults, has_restricting };
     let issuer = reader.text("issuer").unwrap_or_default();
     let uri = reader.text("jwksUri").or_else(|| reader.text("jwks_uri"));
     let keys = reader.text("jwks").filter(|_| with_keys).map(|keys| verifying_keys(&keys));
@@ -247,7 +270,7 @@ fn read_rule(
         }
     };
     let timeout = reader.timeout();
-    let read = TokenRule {
+    let mut read = TokenRule {
         issuer,
         source: place.map(|place| KeySource { place, timeout }),
         audiences: reader.texts("audiences"),
@@ -259,8 +282,12 @@ fn read_rule(
         payload_header: reader.header_name("outputPayloadToHeader"),
         claim_headers: reader.claims(),
         space_delimited: reader.texts("spaceDelimitedClaims"),
+        requires_token: reader.has_restricting,
     };
-    (faults.len() == before).then_some(read)
+    if faults[before..].iter().any(AccessFault::is_unreadable) {
+        read.close(false);
+    }
+    read
 }
 
 /// The fields of one rule.
@@ -268,6 +295,8 @@ struct RuleFields<'a, 'f> {
     given: &'a Map<String, Value>,
     path: &'a str,
     faults: &'f mut Vec<AccessFault>,
+    /// Whether an unknown field of it restricts access.
+    has_restricting: bool,
 }
 
 impl RuleFields<'_, '_> {
@@ -328,7 +357,9 @@ impl RuleFields<'_, '_> {
     fn header_name(&mut self, field: &str) -> Option<String> {
         let name = self.text(field)?;
         if !is_header_name(&name) {
+            // Envoy rejects the whole listener for such a name.
             self.fault(field, "is no name of a header");
+            return None;
         }
         Some(name)
     }
@@ -338,10 +369,18 @@ impl RuleFields<'_, '_> {
         let Some(list) = present(self.given, field) else { return Vec::new() };
         match items(list, &path) {
             Ok(list) => {
-                let each = list.iter().enumerate().filter_map(|(at, one)| {
-                    fields(one, &format!("{path}[{at}]"), known, self.faults).cloned()
-                });
-                each.collect()
+                let mut all = Vec::with_capacity(list.len());
+                for (at, one) in list.iter().enumerate() {
+                    let path = format!("{path}[{at}]");
+                    let Some((one, has_restricting)) =
+                        lenient_fields(one, &path, known, self.faults)
+                    else {
+                        continue;
+                    };
+                    self.has_restricting |= has_restricting;
+                    all.push(one.clone());
+                }
+                all
             }
             Err(fault) => {
                 self.faults.push(fault);

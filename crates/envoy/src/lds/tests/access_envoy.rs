@@ -590,6 +590,10 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
             { "issuer": "https://b", "jwks": b.keys(), "fromHeaders": [{ "name": "x-b" }] },
             { "issuer": "https://c", "jwksUri": "https://c/keys", "fromHeaders": [{ "name": "x-c" }] },
             {
+                "issuer": "https://e", "jwks": a.keys(), "audiences": [""],
+                "fromHeaders": [{ "name": "x-e" }],
+            },
+            {
                 "issuer": "https://d", "jwks": d.keys(), "fromHeaders": [{ "name": "x-b" }],
                 "outputClaimToHeaders": [{ "header": "X-Told", "claim": "sub" }],
             },
@@ -634,22 +638,17 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
             401,
             "keys that nobody knows",
         ),
+        (
+            alice() + &format!("x-e: {}\r\n", a.token("https://e", json!({ "sub": "x" }))),
+            401,
+            "a rule that cannot be read",
+        ),
     ];
     for envoy in envoys() {
-        let echo = workload_server().await;
-        let ports: Doors = free_ports();
-        let (context, proxy) = context(&[tokens.clone(), allow.clone()], ports);
-        let mut listener = listeners(&context, &proxy).remove("virtualInbound").expect("one");
-        listener["address"] = at_loopback(ports[1]);
-        let clusters = held(&context, &proxy, ResourceType::Cluster).into_iter();
-        let clusters = clusters.filter(|(name, _)| !name.starts_with("outbound|"));
-        let clusters =
-            clusters.map(|(name, cluster)| static_cluster(cluster, to_loopback(&name, echo)));
-        let mut bootstrap = bootstrap(vec![listener], clusters.collect());
-        bootstrap["static_resources"]["secrets"] = authority.secrets();
-        let running = Running::start(&envoy, &bootstrap).await;
+        let (running, port) =
+            guarded_workload(&envoy, &authority, &[tokens.clone(), allow.clone()]).await;
         for (headers, status, what) in &cases {
-            let stream = tokio::net::TcpStream::connect(("127.0.0.1", ports[1])).await;
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
             let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
             let found = answered(stream.expect("listens"), &head).await;
             assert_eq!(found, *status, "{}: {what}", envoy.display());
@@ -660,13 +659,95 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
             (of_b(b.token("https://b", json!({ "sub": "bob" }))), None),
             (alice(), None),
         ] {
-            let stream = tokio::net::TcpStream::connect(("127.0.0.1", ports[1])).await;
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
             let head = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nX-told: forged\r\n";
             let answer =
                 answered_whole(stream.expect("listens"), format!("{head}{token}\r\n")).await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{}: {answer}", envoy.display());
             let found = answer.split_once(" told ").map(|(_, told)| told.trim_end());
             assert_eq!(found, told, "{}: {answer}", envoy.display());
+        }
+        drop(running);
+    }
+}
+
+/// Starts an Envoy with what the proxy of a workload that these policies select is sent, and returns its inbound port.
+async fn guarded_workload(
+    envoy: &Path,
+    authority: &Authority,
+    policies: &[Value],
+) -> (Running, u16) {
+    let echo = workload_server().await;
+    let ports: Doors = free_ports();
+    let (context, proxy) = context(policies, ports);
+    let mut listener = listeners(&context, &proxy).remove("virtualInbound").expect("one");
+    listener["address"] = at_loopback(ports[1]);
+    let clusters = held(&context, &proxy, ResourceType::Cluster).into_iter();
+    let clusters = clusters.filter(|(name, _)| !name.starts_with("outbound|"));
+    let clusters =
+        clusters.map(|(name, cluster)| static_cluster(cluster, to_loopback(&name, echo)));
+    let mut bootstrap = bootstrap(vec![listener], clusters.collect());
+    bootstrap["static_resources"]["secrets"] = authority.secrets();
+    (Running::start(envoy, &bootstrap).await, ports[1])
+}
+
+/// design.md 10.2: an unknown field that restricts fails closed, with a token and without one.
+#[tokio::test]
+async fn real_envoys_refuse_every_request_where_an_unknown_field_may_demand_a_token() {
+    let [a, b] = ["https://a", "https://b"].map(Issuer::new);
+    let authority = Authority::new();
+    let tokens = json!({
+        "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
+        "metadata": { "namespace": "shop", "name": "tokens" },
+        "spec": { "jwtRules": [
+            { "issuer": "https://a", "jwks": a.keys(), "presence": "REQUIRED" },
+            { "issuer": "https://b", "jwks": b.keys(), "colour": "red" },
+        ] },
+    });
+    let bearer = |token: String| format!("Authorization: Bearer {token}\r\n");
+    let cases = [
+        (String::new(), 401, "no token"),
+        (bearer(a.token("https://a", json!({ "sub": "x" }))), 401, "the rule that restricts"),
+        (bearer(b.token("https://b", json!({ "sub": "x" }))), 200, "another rule"),
+    ];
+    for envoy in envoys() {
+        let (running, port) = guarded_workload(&envoy, &authority, &[tokens.clone()]).await;
+        for (headers, status, what) in &cases {
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+            let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
+            let found = answered(stream.expect("listens"), &head).await;
+            assert_eq!(found, *status, "{}: {what}", envoy.display());
+        }
+        drop(running);
+    }
+}
+
+/// Envoy takes text behind `**` in a template, and matches as `explain policy` does.
+#[tokio::test]
+async fn real_envoys_match_templates_with_text_behind_any_segments() {
+    let authority = Authority::new();
+    let rule = json!({ "to": [{ "operation": { "paths": ["/files/{**}/meta"] } }] });
+    let by_method =
+        json!({ "when": [{ "key": "request.headers[:method]", "values": ["OPTIONS"] }] });
+    let allow = json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": "shop", "name": "allow" },
+        "spec": { "rules": [rule, by_method] },
+    });
+    for envoy in envoys() {
+        let (running, port) = guarded_workload(&envoy, &authority, &[allow.clone()]).await;
+        for (request, status) in [
+            ("GET /files/a/meta", 200),
+            ("GET /files/a/b/meta", 200),
+            ("GET /files/meta", 403),
+            ("GET /files/a/metadata", 403),
+            ("GET /files/a/meta/b", 403),
+            ("OPTIONS /other", 200),
+        ] {
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+            let head = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+            let found = answered(stream.expect("listens"), &head).await;
+            assert_eq!(found, status, "{}: {request}", envoy.display());
         }
         drop(running);
     }

@@ -65,14 +65,21 @@ fn each_of_several_rules_has_a_key_of_its_own() {
     assert_eq!(clause.any.iter().map(key).collect::<Vec<_>>(), ["payload-0", "payload-1"]);
 }
 
+/// design.md 10.2: a field that restricts and cannot be read fails closed.
 #[test]
-fn what_is_wrong_with_a_rule_is_named_and_its_tokens_are_nobodys() {
+fn rule_that_cannot_be_read_is_named_and_refuses_its_tokens() {
     let private = json!({ "keys": [{ "kty": "EC", "d": "secret" }] }).to_string();
     let cases = [
         (json!({}), "spec.jwtRules[0].issuer"),
         (json!({ "issuer": "a", "jwks": "{" }), "spec.jwtRules[0].jwks"),
         (json!({ "issuer": "a", "jwks": "{}" }), "spec.jwtRules[0].jwks"),
         (json!({ "issuer": "a", "jwks": private }), "spec.jwtRules[0].jwks"),
+        (json!({ "issuer": "a", "jwks": 7 }), "spec.jwtRules[0].jwks"),
+        (
+            json!({ "issuer": "a", "jwks": keys(), "fromHeaders": [{ "name": "x", "presence": "REQUIRED" }] }),
+            "spec.jwtRules[0].fromHeaders[0].presence",
+        ),
+        (json!("a"), "spec.jwtRules[0]"),
         (json!({ "issuer": "a", "audience": ["b"] }), "spec.jwtRules[0].audience"),
         (json!({ "issuer": "a", "audiences": [""] }), "spec.jwtRules[0].audiences[0]"),
         (
@@ -92,9 +99,18 @@ fn what_is_wrong_with_a_rule_is_named_and_its_tokens_are_nobodys() {
         let policies = index().hold([believes(json!({ "jwtRules": [rule.clone()] }))]);
         let (_, report) = policies.reports().next().expect("a report");
         assert_eq!(report.faults[0].path, path, "{rule}");
-        assert_eq!(rules(&policies), [], "{rule}");
+        assert_eq!(report.state, PolicyState::Partly, "{rule}");
+        let found = rules(&policies);
+        assert_eq!((found.len(), &found[0].keys), (1, &None), "{rule}");
+        assert_eq!(found[0].issuer, rule["issuer"].as_str().unwrap_or_default(), "{rule}");
         assert!(!format!("{:?}", report.faults).contains("secret"), "keys are never shown");
     }
+    let policies = index().hold([believes(json!({ "jwtRules": { "issuer": "a" } }))]);
+    assert_eq!(rules(&policies), [TokenRule::default()]);
+    let selector = json!({ "matchLabels": { "app": "w*" } });
+    let rule = json!({ "issuer": "a", "jwks": keys() });
+    let policies = index().hold([believes(json!({ "selector": selector, "jwtRules": [rule] }))]);
+    assert_eq!(rules(&policies).len(), 1, "a selector that cannot be read selects all");
     let policies = index()
         .hold([believes(json!({ "jwtRules": [{ "issuer": "a", "jwksUri": "https://a/keys" }] }))]);
     let (_, report) = policies.reports().next().expect("a report");
@@ -104,6 +120,70 @@ fn what_is_wrong_with_a_rule_is_named_and_its_tokens_are_nobodys() {
         None,
         "it verifies nothing, and refuses what it can't verify"
     );
+}
+
+#[test]
+fn unknown_field_of_a_token_rule_is_ignored_with_a_warning_unless_it_restricts() {
+    let with = |name: &str, value: Value| {
+        let mut rule = json!({ "issuer": "a", "jwks": keys() });
+        rule[name] = value;
+        let policies = index().hold([believes(json!({ "jwtRules": [rule] }))]);
+        let found = rules(&policies).remove(0);
+        let (_, report) = policies.reports().next().expect("a report");
+        let codes: Vec<_> = report.faults.iter().map(|fault| fault.code.id).collect();
+        (found.keys.is_some(), found.requires_token, report.state, codes.join(" "))
+    };
+    for (name, value) in [
+        ("description", json!("tokens of all tenants only")),
+        ("displayName", json!("a")),
+        ("storage", json!({ "days": 7 })),
+        ("presence", json!(false)),
+    ] {
+        let expected = (true, false, PolicyState::InForce, "STR0823".to_owned());
+        assert_eq!(with(name, value), expected, "{name}");
+    }
+    assert_eq!(with("presence", Value::Null).2, PolicyState::InForce);
+    for (name, value) in [
+        ("presence", json!("REQUIRED")),
+        ("policy", json!("REQUIRED")),
+        ("requiredClaims", json!({ "group": "a" })),
+        ("maxTokenAge", json!("1h")),
+        ("allowed_algorithms", json!(["ES256"])),
+    ] {
+        let expected = (false, true, PolicyState::Partly, "STR0820 STR0822".to_owned());
+        assert_eq!(with(name, value), expected, "{name}");
+    }
+    // A field of the whole object restricts each of its rules.
+    let rule = json!({ "issuer": "a", "jwks": keys() });
+    for given in [json!([rule]), json!([])] {
+        let spec = json!({ "jwtRules": given, "presence": "REQUIRED" });
+        let found = rules(&index().hold([believes(spec)])).remove(0);
+        assert_eq!((found.keys, found.requires_token), (None, true));
+    }
+    // What was valid before stays.
+    let mut index = index();
+    index.hold([believes(json!({ "jwtRules": [rule] }))]);
+    let mut newer = rule.clone();
+    newer["presence"] = "REQUIRED".into();
+    let policies = index.hold([believes(json!({ "jwtRules": [newer] }))]);
+    assert!(rules(&policies)[0].keys.is_some());
+}
+
+#[test]
+fn unknown_field_that_restricts_makes_a_policy_of_another_kind_fail_closed() {
+    let mut spec = json!({ "rules": [{}], "onlyFromMesh": true });
+    assert!(!index().hold([policy("a", spec.clone())]).lets_in(&request("client", "/")));
+    spec["action"] = "DENY".into();
+    assert!(!index().hold([policy("a", spec)]).lets_in(&request("client", "/")));
+    for spec in [
+        json!({ "mtls": { "mode": "PERMISSIVE", "requireClientCertificate": true } }),
+        json!({ "mtls": { "mode": "PERMISSIVE" }, "enforcement": "STRICT" }),
+    ] {
+        let policies = index().hold([peer("shop", "a", spec)]);
+        let labels = labels(&[]);
+        let subject = AccessSubject { namespace: &"shop".into(), labels: &labels, is_known: true };
+        assert_eq!(policies.of(subject).modes.of_port(80).mode, PeerMode::Strict);
+    }
 }
 
 /// Section 5: a policy is in force at once, and again when its keys have come; what was good stays.
