@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::access_findings::{PolicyFinding, PolicyFindings};
 use super::access_networks::behind_gateway;
 use super::access_ports::PolicyPorts;
+use super::peer_findings::{PeerLoss, of_peer};
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use strait_base::codes;
 use strait_mesh::push::PushContext;
@@ -304,19 +305,24 @@ pub(super) fn policy_states(
     let asked = context.access.reports().filter(|(name, _)| is_asked(name));
     let states = asked.map(|(name, report)| {
         let concerns = |proxy: &&&Proxy| is_for(context, name, proxy);
+        let (of_peer, loss) = of_peer(context, name);
         let state = match report.state {
             PolicyState::Partly => ObjectStanding::Partly,
             PolicyState::Refused => ObjectStanding::Refused,
             PolicyState::InForce if older(context, name).is_some() => ObjectStanding::Shadowed,
+            PolicyState::InForce if selects_in_root(context, name) => ObjectStanding::Unused,
+            PolicyState::InForce if loss == PeerLoss::All => ObjectStanding::Shadowed,
             PolicyState::InForce if workloads_known && !has_workloads(context, name) => {
                 ObjectStanding::Unused
             }
+            PolicyState::InForce if loss == PeerLoss::Part => ObjectStanding::Partly,
             PolicyState::InForce => ObjectStanding::InForce,
         };
         let told = report.faults.iter();
         let told = told.map(|fault| ConfigReason::new(fault.code, &*fault.path, &*fault.text));
         let found = warnings(context, name)
             .into_iter()
+            .chain(of_peer)
             .chain(on_libraries(context, name, proxies))
             .chain(of_provider(context, name, proxies))
             .chain(at_ports(context, name, proxies, workloads_known))
@@ -394,6 +400,15 @@ fn older(context: &PushContext, name: &PolicyName) -> Option<PolicyName> {
     let is_whole = name.kind == PolicyKind::Peer && own.selector == Some(PolicySelector::All);
     let older = PolicyName { kind: PolicyKind::Peer, object: winner.clone() };
     (is_whole && older != *name).then_some(older)
+}
+
+/// Whether it is a PeerAuthentication with a selector in the root namespace, which applies to no workload.
+fn selects_in_root(context: &PushContext, name: &PolicyName) -> bool {
+    let report = context.access.report(name);
+    let selector = report.and_then(|report| report.selector.as_ref());
+    name.kind == PolicyKind::Peer
+        && name.object.namespace == *context.access.root()
+        && selector.is_some_and(|selector| *selector != PolicySelector::All)
 }
 
 /// Whether any workload that is known is one for which a policy is.

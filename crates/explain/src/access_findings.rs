@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::access_never::never_matching;
 use strait_base::codes::{self, Code};
 use strait_mesh::push::PushContext;
 use strait_model::{Labels, Proxy};
@@ -72,7 +73,7 @@ impl<'a> PolicyFindings<'a> {
     }
 
     fn of_rules(&self, policy: &AuthorizationPolicy) -> Vec<PolicyFinding> {
-        let mut found = Vec::new();
+        let mut found = never_matching(self.context, policy);
         for rule in &policy.rules {
             match policy.action {
                 AuthorizationAction::Deny => found.extend(self.plain_text(rule)),

@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 3;
 /// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
 /// states, an object with an error keeps its last valid version or loses a part, or objects are withheld from proxies. Other
 /// reasons are notes: `strait check config` prints them with the state of each object.
-const PROBLEMS: [&Code; 18] = [
+const PROBLEMS: [&Code; 20] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -29,6 +29,8 @@ const PROBLEMS: [&Code; 18] = [
     &codes::ACCESS_NEVER_ALLOWS,
     &codes::ACCESS_TRUST_DOMAIN,
     &codes::ACCESS_HOST_PORT,
+    &codes::ACCESS_MATCHES_NOTHING,
+    &codes::ACCESS_PEER_MORE_OPEN,
     &codes::GATEWAY_CREDENTIAL,
     &codes::ROUTE_REFUSED,
     &codes::MATCH_REFUSED,

@@ -65,7 +65,7 @@ the logs of proxies with the end -deny-due-to-bad-CUSTOM-action.";
     ACCESS_SHADOWED = "STR0827", "an older PeerAuthentication counts in place of this one",
         "Delete one of the two.", "\
 Of several PeerAuthentications for a whole namespace, or for the whole mesh, the oldest counts, then the first
-by name. Of several that select one workload likewise.";
+by name. For several that select one workload, see STR0843 and STR0844.";
 
     /// No workload.
     ACCESS_SELECTS_NOBODY = "STR0828", "an access policy selects no workload",
@@ -162,6 +162,31 @@ clusters by namespace and labels. Those that lie in a member's own API server ar
 is not denied, and what they ask for is not asked for. They are there where a member had a control plane of
 its own, and are in force there for as long as that serves its proxies. strait check --secrets counts them
 with the member's credential, where that may list them; the roles that Strait makes do not allow it.";
+
+    /// A value that nothing can have.
+    ACCESS_VALUE_NEVER = "STR0841", "a value of an access policy can never match",
+        "Write the value as proxies see it: docs/guide/access.md.", "\
+No request and no connection can have the value: a path without a leading slash, with a query or with `..`, a
+wildcard inside a text, several methods in one value, a host with a scheme or a path, or the port of a Service in
+place of that of the workload. For a port to which no Service leads, only connections to the workload's own address match.";
+
+    /// A rule that never matches.
+    ACCESS_MATCHES_NOTHING = "STR0842", "an access policy denies nothing, or admits nothing",
+        "Correct the values that STR0841 names of the same policy.", "\
+All values of a condition can never match. A rule of DENY then denies nothing, and one of CUSTOM has nobody asked. A
+policy of ALLOW with such rules alone admits nothing, and a negated condition of ALLOW keeps nothing out.";
+
+    /// Another PeerAuthentication of the workload.
+    ACCESS_PEER_WITHOUT_EFFECT = "STR0843", "a part of a PeerAuthentication has no effect",
+        "Join the PeerAuthentications that select one workload in one object, and name ports of the workload.", "\
+One PeerAuthentication with a selector applies to a workload: the oldest, then the first by name. portLevelMtls names
+ports of the workload, not of its Services. The result is not more open than the object asks for.";
+
+    /// The same, where plain text is accepted.
+    ACCESS_PEER_MORE_OPEN = "STR0844", "workloads accept plain text that a PeerAuthentication refuses",
+        "Join the PeerAuthentications that select one workload in one object, and name ports of the workload.", "\
+The object asks for STRICT, and has no effect for a workload or a port: another PeerAuthentication applies there, or
+portLevelMtls names a port that the workload does not have. Plain text is accepted there.";
 
     /// An Envoy whose RBAC joins headers.
     ENVOY_UNPATCHED = "STR0845", "proxies lack a patch that rules on headers need",

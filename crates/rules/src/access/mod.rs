@@ -19,6 +19,7 @@ pub(crate) mod fuzz;
 mod index;
 mod key_share;
 mod matcher;
+mod never;
 mod object;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod oracle;
@@ -52,7 +53,7 @@ pub use self::matcher::{
 };
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{ModeTransition, PeerAuthentication, PeerMode, PeerModes, PortMode};
-pub use self::policies::{AccessPolicies, PolicyReport, WorkloadAccess};
+pub use self::policies::{AccessPolicies, PolicyReport, ReplacedPeer, WorkloadAccess};
 pub use self::request::{RequestAuthentication, TokenRule};
 pub use self::request_test::{ClaimTest, RequestTest};
 pub use self::selector::PolicySelector;

@@ -66,6 +66,15 @@ pub struct PolicyReport {
     pub selector: Option<PolicySelector>,
 }
 
+/// What becomes of a PeerAuthentication at a workload to which another applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplacedPeer {
+    /// The one that applies.
+    pub by: WorkloadKey,
+    /// Whether the workload accepts plain text at a port where the replaced policy asks for mTLS.
+    pub is_more_open: bool,
+}
+
 /// What holds for one workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadAccess<'a> {
@@ -109,33 +118,69 @@ impl AccessPolicies {
     /// How a workload takes connections, whoever asks: what its namespace, then its labels change of what holds for
     /// the mesh. Of several policies of one kind the oldest counts.
     pub fn modes(&self, subject: AccessSubject<'_>) -> PeerModes {
-        let peers = |namespace: &Namespace| {
-            self.namespaces.get(namespace).into_iter().flat_map(|held| &held.peers)
-        };
-        let whole =
-            |namespace| peers(namespace).find(|policy| policy.selector == PolicySelector::All);
-        let mut modes = PeerModes::default();
-        if let Some(of_mesh) = whole(&self.root) {
-            modes = modes.with(of_mesh);
-        }
+        let mut modes = self.modes_of_all(subject.namespace);
         if *subject.namespace == self.root {
             return modes;
         }
-        if let Some(of_namespace) = whole(subject.namespace) {
-            modes = modes.with(of_namespace);
-        }
-        let by_labels =
-            || peers(subject.namespace).filter(|policy| policy.selector != PolicySelector::All);
-        if let Some(of_workload) =
-            by_labels().find(|policy| policy.selector.selects(subject.namespace, subject))
-        {
+        if let Some(of_workload) = self.selecting_peer(subject) {
             modes = modes.with(of_workload);
         }
         if subject.is_known {
             return modes;
         }
         // Labels that it claims take it away from no other policy of its namespace.
-        peers(subject.namespace).fold(modes, |modes, policy| modes.tightened(policy))
+        self.peers_of(subject.namespace).fold(modes, |modes, policy| modes.tightened(policy))
+    }
+
+    /// How workloads of a namespace take connections if no policy selects them by their labels.
+    fn modes_of_all(&self, namespace: &Namespace) -> PeerModes {
+        let whole = |namespace| {
+            self.peers_of(namespace).find(|policy| policy.selector == PolicySelector::All)
+        };
+        let own = whole(namespace).filter(|_| *namespace != self.root);
+        whole(&self.root)
+            .into_iter()
+            .chain(own)
+            .fold(PeerModes::default(), |modes, one| modes.with(one))
+    }
+
+    fn peers_of(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<PeerAuthentication>> {
+        self.namespaces.get(namespace).into_iter().flat_map(|held| &held.peers)
+    }
+
+    /// The PeerAuthentication that applies to a workload by its labels: the oldest.
+    fn selecting_peer(&self, subject: AccessSubject<'_>) -> Option<&Arc<PeerAuthentication>> {
+        let mut by_labels = self
+            .peers_of(subject.namespace)
+            .filter(|policy| policy.selector != PolicySelector::All);
+        by_labels.find(|policy| policy.selector.selects(subject.namespace, subject))
+    }
+
+    /// The PeerAuthentication of this name.
+    pub fn peer(&self, name: &WorkloadKey) -> Option<&Arc<PeerAuthentication>> {
+        self.peers_of(&name.namespace).find(|policy| policy.name == *name)
+    }
+
+    /// The PeerAuthentication that applies by labels to a workload of the same namespace instead of this one, which selects
+    /// it as well; `None` if this one applies.
+    pub fn replacing_peer(
+        &self,
+        name: &WorkloadKey,
+        subject: AccessSubject<'_>,
+    ) -> Option<ReplacedPeer> {
+        let (own, applied) = (self.peer(name)?, self.selecting_peer(subject)?);
+        if applied.name == *name {
+            return None;
+        }
+        let [asked, found] =
+            [own, applied].map(|policy| self.modes_of_all(subject.namespace).with(policy));
+        let is_strict = |modes: &PeerModes, port: Option<u16>| {
+            port.map_or(&modes.rest, |port| modes.of_port(port)).mode == PeerMode::Strict
+        };
+        let ports = asked.ports.keys().chain(found.ports.keys()).copied().map(Some);
+        let mut ports = ports.chain([None]);
+        let is_more_open = ports.any(|port| is_strict(&asked, port) && !is_strict(&found, port));
+        Some(ReplacedPeer { by: applied.name.clone(), is_more_open })
     }
 
     /// How a workload takes connections, while some clients may still speak to it as before.

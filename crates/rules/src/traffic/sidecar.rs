@@ -518,6 +518,12 @@ impl Sidecars {
         all.flat_map(|sidecar| sidecar.proxies()).map(|(port, _)| port).collect()
     }
 
+    /// Whether some Sidecar gives workloads of a namespace inbound ports of its own.
+    pub fn gives_ports(&self, namespace: &Namespace) -> bool {
+        let own = self.objects.of(namespace).iter().chain(self.objects.of_root());
+        own.into_iter().any(|sidecar| sidecar.ingress.is_some())
+    }
+
     /// The namespaces that have any.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.objects.namespaces()

@@ -349,6 +349,86 @@ fn conditions_on_pseudo_headers_are_those_on_hosts_methods_and_paths() {
     }
 }
 
+#[test]
+fn value_that_nothing_can_have_says_why() {
+    use strait_model::mesh_config::PathNormalization::{MergeSlashes, None as Unchanged};
+    let fact = |rules: Value, normalization| {
+        let policies = index().hold([deny(rules.clone())]);
+        let (_, report) = policies.reports().next().expect("a report");
+        assert_eq!(report.state, PolicyState::InForce, "{rules}: {:?}", report.faults);
+        let policy = policies.authorizations().next().expect("one");
+        let found = policy.clauses().flat_map(|clause| &clause.any).next().expect("one");
+        found.never_matches(normalization)
+    };
+    for (field, value) in [
+        ("paths", "/a/*/b"),
+        ("paths", "*a*"),
+        ("paths", "admin"),
+        ("paths", "admin*"),
+        ("paths", "/a?b=c"),
+        ("paths", "/a#b"),
+        ("paths", "/a/../b"),
+        ("paths", "/a/.."),
+        ("paths", "/a/."),
+        ("paths", "*/../b"),
+        ("paths", "//a"),
+        ("paths", "/%61"),
+        ("paths", "/a b"),
+        ("methods", "GET,POST"),
+        ("methods", "GET POST"),
+        ("methods", "G*T"),
+        ("hosts", "https://a.example"),
+        ("hosts", "a.example/b"),
+        ("hosts", "a.*.example"),
+        ("ports", "0"),
+    ] {
+        assert!(fact(to(json!({ field: [value] })), MergeSlashes).is_some(), "{field} {value}");
+    }
+    for (field, value) in [
+        ("namespaces", "shop/web"),
+        ("namespaces", "Shop"),
+        ("principals", "web"),
+        ("principals", "a/*/b"),
+        ("requestPrincipals", "alice"),
+        ("requestPrincipals", "https://a/*b*"),
+    ] {
+        assert!(fact(from(json!({ field: [value] })), MergeSlashes).is_some(), "{field} {value}");
+    }
+    for (key, value) in [
+        ("request.headers[x]", "a*b"),
+        ("request.headers[:path]", "admin"),
+        ("request.auth.claims[a]", "a*b"),
+        ("connection.sni", "a.*.example"),
+        ("connection.sni", "https://a.example"),
+        ("connection.sni", "A.example"),
+    ] {
+        assert!(fact(when(key, &[value]), MergeSlashes).is_some(), "{key} {value}");
+    }
+    for (field, value) in [
+        ("paths", "*"),
+        ("paths", "/a*"),
+        ("paths", "*.php"),
+        ("paths", "*../b"),
+        ("paths", "/a%20b"),
+        ("methods", "M-SEARCH"),
+        ("hosts", "*.example:8080"),
+        ("ports", "80"),
+    ] {
+        let found = fact(to(json!({ field: [value] })), MergeSlashes);
+        assert_eq!(found, None, "{field} {value}");
+    }
+    for (key, value) in [
+        ("request.headers[accept]", "*/*"),
+        ("request.headers[accept]", "text/*"),
+        ("connection.sni", "*.example"),
+        ("source.namespace", "a*b"),
+    ] {
+        assert_eq!(fact(when(key, &[value]), MergeSlashes), None, "{key} {value}");
+    }
+    // A path that is not normalized may be any.
+    assert_eq!(fact(to(json!({ "paths": ["/a/../b"] })), Unchanged), None);
+}
+
 /// HTTP/2 brings a method in any letters, and proxies pass it on.
 #[test]
 fn a_method_is_denied_in_any_case_and_allowed_in_its_own() {

@@ -211,3 +211,40 @@ fn what_is_wrong_with_a_peer_authentication_is_named() {
         assert_eq!(report.faults[0].path, path, "{name}: {spec}");
     }
 }
+
+#[test]
+fn peer_authentication_that_another_replaces_names_it_and_says_whether_more_is_open() {
+    let of_ports = |name: &str, ports: Value| {
+        let selector = json!({ "matchLabels": { "app": "web" } });
+        peer("shop", name, json!({ "selector": selector, "portLevelMtls": ports }))
+    };
+    let strict = json!({ "mode": "STRICT" });
+    let open = json!({ "mode": "PERMISSIVE" });
+    let labels = labels(&[("app", "web")]);
+    let shop = Namespace::from("shop");
+    let subject = AccessSubject { namespace: &shop, labels: &labels, is_known: true };
+    let replaced = |objects: Vec<Value>, name: &str| {
+        let policies = index().hold(objects);
+        let replaced = policies.replacing_peer(&WorkloadKey::new(shop.clone(), name), subject)?;
+        Some((replaced.by.name.to_string(), replaced.is_more_open))
+    };
+    let split =
+        vec![of_ports("a", json!({ "80": strict })), of_ports("b", json!({ "90": strict }))];
+    assert_eq!(replaced(split.clone(), "a"), None);
+    assert_eq!(replaced(split.clone(), "b"), Some(("a".to_owned(), true)));
+    let of_mesh = peer(ROOT, "mesh", mtls("STRICT"));
+    let with_mesh = [vec![of_mesh], split].concat();
+    assert_eq!(replaced(with_mesh, "b"), Some(("a".to_owned(), false)));
+    let looser = vec![of_ports("a", json!({ "80": strict })), of_ports("b", json!({ "80": open }))];
+    assert_eq!(replaced(looser, "b"), Some(("a".to_owned(), false)));
+    // What the applying policy opens is more open, too.
+    let opened = vec![
+        of_workload_named("a", "STRICT", json!({ "80": open })),
+        of_workload_named("b", "STRICT", json!({ "90": strict })),
+    ];
+    assert_eq!(replaced(opened, "b"), Some(("a".to_owned(), true)));
+}
+
+fn of_workload_named(name: &str, mode: &str, ports: Value) -> Value {
+    peer("shop", name, of_workload(mode, ports))
+}

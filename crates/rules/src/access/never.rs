@@ -1,0 +1,125 @@
+//! Reasons why a value of a rule matches no request and no connection.
+
+use super::request_test::RequestTest;
+use super::text::TextForm;
+use strait_model::mesh_config::PathNormalization;
+
+impl RequestTest {
+    /// Returns why no request and no connection matches this value, given how paths are normalized. `None` if one may match.
+    pub fn never_matches(&self, normalization: PathNormalization) -> Option<String> {
+        let (text, fact) = match self {
+            Self::Path(text) => (&**text, literal_star(text).or_else(|| path(text, normalization))),
+            Self::Host(text) => (&**text, literal_star(text).or_else(|| host(text))),
+            Self::Method(text) => (&**text, literal_star(text).or_else(|| method(text))),
+            Self::ServerName(text) => (&**text, literal_star(text).or_else(|| server_name(text))),
+            Self::Principal(text) => (&**text, literal_star(text).or_else(|| principal(text))),
+            Self::Namespace(text) => (&**text, namespace(text)),
+            Self::RequestPrincipal(text) => (&**text, request_principal(text)),
+            Self::Header(header) => {
+                let [_, value] = &**header;
+                // `*/*` is a value of `accept`.
+                (&**value, literal_star(value).filter(|_| **value != *"*/*"))
+            }
+            Self::Claim(claim) => (&*claim.value, literal_star(&claim.value)),
+            Self::Port(0) => return Some("0 is the port of no connection".to_owned()),
+            Self::Port(_)
+            | Self::PathTemplate(_)
+            | Self::ServiceAccount(_)
+            | Self::TrustDomain(_)
+            | Self::PeerAddress(_)
+            | Self::ClientAddress(_)
+            | Self::DestinationAddress(_)
+            | Self::Noted(_) => return None,
+        };
+        Some(format!("{text:?}: {}", fact?))
+    }
+}
+
+/// The literal text of a value, without its wildcard.
+fn literal(text: &str) -> &str {
+    match TextForm::read(text) {
+        TextForm::Present => "",
+        TextForm::Exact(text) | TextForm::Prefix(text) | TextForm::Suffix(text) => text,
+    }
+}
+
+fn literal_star(text: &str) -> Option<&'static str> {
+    literal(text).contains('*').then_some(
+        "* is a wildcard only as the first or the last character, any other * is a literal character",
+    )
+}
+
+fn path(text: &str, normalization: PathNormalization) -> Option<&'static str> {
+    // A text that the wildcard matches.
+    const ANY: &str = "x";
+    let form = TextForm::read(text);
+    let written = match &form {
+        TextForm::Present => return None,
+        TextForm::Exact(text) => (*text).to_owned(),
+        TextForm::Prefix(text) => format!("{text}{ANY}"),
+        TextForm::Suffix(text) => format!("/{ANY}{text}"),
+    };
+    if literal(text).contains(['?', '#']) {
+        return Some("paths are compared without query and fragment");
+    }
+    if !written.starts_with('/') {
+        return Some("paths begin with /");
+    }
+    if written.chars().any(|one| one == ' ' || one.is_control()) {
+        return Some("paths have no spaces; write them as %20");
+    }
+    (normalization.applied(&written) != written).then_some(
+        "paths are normalized before they are compared: `..`, `.`, several slashes, backslashes and needlessly escaped \
+         characters are resolved",
+    )
+}
+
+fn host(text: &str) -> Option<&'static str> {
+    let literal = literal(text);
+    if literal.contains("://") {
+        return Some("a host has no scheme");
+    }
+    if literal.contains(['/', '?', '#']) {
+        return Some("a host has no path");
+    }
+    let is_other = |one: char| one.is_whitespace() || one.is_control() || one == ',';
+    literal.contains(is_other).then_some("a host has no spaces and no commas")
+}
+
+fn method(text: &str) -> Option<&'static str> {
+    let is_token = |one: char| one.is_ascii_alphanumeric() || "!#$%&'+-.^_`|~".contains(one);
+    let is_method = literal(text).chars().all(is_token);
+    (!is_method).then_some("a value is a single method")
+}
+
+fn server_name(text: &str) -> Option<&'static str> {
+    let literal = literal(text);
+    if literal.contains(['/', ':', ',']) || literal.contains(char::is_whitespace) {
+        return Some("a server name has no scheme, port, path or list");
+    }
+    let is_upper = |one: char| one.is_ascii_uppercase();
+    literal.contains(is_upper).then_some("proxies compare server names in lower case")
+}
+
+fn principal(text: &str) -> Option<&'static str> {
+    let is_whole = matches!(TextForm::read(text), TextForm::Exact(_));
+    (is_whole && !text.contains('/'))
+        .then_some("a principal is TRUST_DOMAIN/ns/NAMESPACE/sa/ACCOUNT")
+}
+
+fn namespace(text: &str) -> Option<&'static str> {
+    let is_other =
+        |one: char| !(one.is_ascii_lowercase() || one.is_ascii_digit() || "-*".contains(one));
+    text.contains(is_other).then_some("namespaces have lower-case letters, digits and - alone")
+}
+
+/// Issuer and subject are compared one by one, divided at the last slash.
+fn request_principal(text: &str) -> Option<&'static str> {
+    match text.rsplit_once('/') {
+        None if matches!(TextForm::read(text), TextForm::Exact(_)) => {
+            Some("a request principal is ISSUER/SUBJECT")
+        }
+        None => literal_star(text),
+        Some((issuer, subject)) => literal_star(issuer).or_else(|| literal_star(subject)),
+    }
+}
