@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 3;
 /// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
 /// states, an object with an error keeps its last valid version or loses a part, or objects are withheld from proxies. Other
 /// reasons are notes: `strait check config` prints them with the state of each object.
-const PROBLEMS: [&Code; 20] = [
+const PROBLEMS: [&Code; 21] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -31,6 +31,7 @@ const PROBLEMS: [&Code; 20] = [
     &codes::ACCESS_HOST_PORT,
     &codes::ACCESS_MATCHES_NOTHING,
     &codes::ACCESS_PEER_MORE_OPEN,
+    &codes::TRAFFIC_TLS_UNCHECKED,
     &codes::GATEWAY_CREDENTIAL,
     &codes::ROUTE_REFUSED,
     &codes::MATCH_REFUSED,
@@ -39,6 +40,8 @@ const PROBLEMS: [&Code; 20] = [
     &codes::FOREIGN_BYTES,
     &codes::ROUTES_SURPLUS,
 ];
+/// A problem if a part of the object is lost by it: TLS that cannot be made leaves no way.
+const LOSES_SECURITY: [&Code; 1] = [&codes::TRAFFIC_TLS];
 /// What only says that another reason has no worse consequence.
 const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];
 
@@ -63,7 +66,8 @@ pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
                 continue;
             }
             let is_refused = state["state"] == "refused" && !LAST_GOOD.contains(&code);
-            let line = match is_refused || PROBLEMS.contains(&code) {
+            let is_lost = state["state"] == "partly" && LOSES_SECURITY.contains(&code);
+            let line = match is_refused || is_lost || PROBLEMS.contains(&code) {
                 true => problem,
                 false => note,
             };
@@ -143,6 +147,14 @@ mod tests {
             (
                 state("VirtualService", "refused", &["STR1001", "STR1052"]),
                 vec!["STR1001 VirtualService/shop/a", "~STR1052 VirtualService/shop/a"],
+            ),
+            (
+                state("DestinationRule", "inForce", &["STR1009"]),
+                vec!["~STR1009 DestinationRule/shop/a"],
+            ),
+            (
+                state("DestinationRule", "partly", &["STR1009", "STR1013"]),
+                vec!["STR1009 DestinationRule/shop/a", "STR1013 DestinationRule/shop/a"],
             ),
             (
                 state("AuthorizationPolicy", "inForce", &["STR0824", "STR0825", "STR0834"]),

@@ -60,6 +60,12 @@ The mode needs certificates that the rule doesn't name, or that this kind of pro
 (credentialName) are given to routers by any rule, to sidecars by one with a workloadSelector alone.
 Nothing is sent in plain text in its place: the upstream cluster is left out, and requests fail.";
 
+    /// `insecureSkipVerify` with names.
+    TRAFFIC_TLS_UNCHECKED = "STR1013", "the certificate of a server is not verified, although names are given for it",
+        "Remove insecureSkipVerify and name the roots in caCertificates, or remove subjectAltNames.", "\
+With insecureSkipVerify a proxy verifies neither the issuer of the server's certificate nor its names, as in Istio.
+Any server that answers at the address is accepted, although subjectAltNames asks for certain ones.";
+
     /// A server of a Gateway.
     GATEWAY_SERVER = "STR1010", "a server of a Gateway that can't be served as it is written",
         "Correct the field that is named; it is read again by itself.", "\

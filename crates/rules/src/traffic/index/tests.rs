@@ -376,6 +376,40 @@ fn what_was_good_before_the_start_is_the_last_good_form_and_counts_for_nothing_e
 }
 
 /// Whoever asks for TLS in an object that can't be read doesn't get plain text.
+/// As in Gateways, files have absolute paths; as in Istio, a server that is not verified may have any name.
+#[test]
+fn tls_without_verified_names_or_with_relative_files_is_told() {
+    let of = |tls: Value| {
+        let mut index = index();
+        let spec = json!({ "host": "web", "trafficPolicy": { "tls": tls } });
+        index.apply(&all(&[rule("shop", "own", 0, spec)]));
+        let (_, report) = index.reports().iter().next().expect("one object");
+        let reasons = report.state.reasons.iter();
+        let reasons: Vec<_> = reasons.map(|one| format!("{} {}", one.code.id, one.path)).collect();
+        let rules = index.traffic.destination_rules.of(HOST);
+        let tls = rules.owners(&"shop".into()).and_then(|rule| rule.resolved("", 80).tls);
+        (reasons.join(" "), tls.as_deref() == Some(&ClientTls::Impossible))
+    };
+    let names = "STR1013 spec.trafficPolicy.tls.subjectAltNames".to_owned();
+    let unverified =
+        json!({ "mode": "SIMPLE", "insecureSkipVerify": true, "subjectAltNames": ["a"] });
+    assert_eq!(of(unverified.clone()), (names, false));
+    for (field, value) in [("subjectAltNames", json!([])), ("insecureSkipVerify", json!(false))] {
+        let mut tls = unverified.clone();
+        tls[field] = value;
+        assert_eq!(of(tls), (String::new(), false), "{field}");
+    }
+    let files = json!({
+        "mode": "MUTUAL", "clientCertificate": "/c", "privateKey": "/k", "caCertificates": "/r", "caCrl": "/l",
+    });
+    assert_eq!(of(files.clone()), (String::new(), false));
+    for field in ["clientCertificate", "privateKey", "caCertificates", "caCrl"] {
+        let mut tls = files.clone();
+        tls[field] = "cert.pem".into();
+        assert_eq!(of(tls), (format!("STR1009 spec.trafficPolicy.tls.{field}"), true));
+    }
+}
+
 #[test]
 fn an_object_that_never_fitted_and_asks_for_tls_leaves_no_way_to_its_host() {
     let simple =

@@ -131,6 +131,7 @@ impl RawClientTls {
         if mode == RawTlsMode::Disable {
             return Ok(ClientTls::Disable);
         }
+        let mut unchecked = None;
         let mut replaced = |field: &str, text: &str| {
             let path = format!("{path}.{field}");
             reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
@@ -138,6 +139,15 @@ impl RawClientTls {
         let Self { sni, subject_alt_names, ca_certificates, ca_crl, .. } = self;
         if sni.len() > SNI_MAX || sni.contains('\0') {
             return Err(("sni", format!("it is no name of at most {SNI_MAX} bytes")));
+        }
+        if self.insecure_skip_verify
+            && mode != RawTlsMode::IstioMutual
+            && !subject_alt_names.is_empty()
+        {
+            let path = format!("{path}.subjectAltNames");
+            let text =
+                "insecureSkipVerify has the server's certificate accepted without these names";
+            unchecked = Some(Reason::lost(&codes::TRAFFIC_TLS_UNCHECKED, path, text));
         }
         let server = ServerName { sni, subject_alt_names };
         let files = [
@@ -171,11 +181,16 @@ impl RawClientTls {
             let is_mutual = mode == RawTlsMode::Mutual;
             let client = is_mutual.then(|| ClientCertificate::Secret(secret.clone()));
             let roots = (!self.insecure_skip_verify).then_some(TrustedRoots::Secret(secret));
+            reasons.extend(unchecked);
             return Ok(ClientTls::Foreign(ForeignTls { server, roots, client, by_routers }));
         }
         for (field, file) in files {
             if let Some(fact) = path_fault(file) {
                 return Err((field, fact.to_owned()));
+            }
+            // Envoy watches the folder of a file, and rejects a path without one.
+            if !file.is_empty() && !file.starts_with('/') {
+                return Err((field, "it is no absolute path of a file at the proxy".to_owned()));
             }
         }
         let client = match (mode, given(&self.client_certificate), given(&self.private_key)) {
@@ -200,6 +215,7 @@ impl RawClientTls {
         if self.insecure_skip_verify && checks {
             replaced("insecureSkipVerify", "roots are named, and the server is checked by them");
         }
+        reasons.extend(unchecked.filter(|_| !checks));
         let roots = checks.then_some(TrustedRoots::Files(roots));
         Ok(ClientTls::Foreign(ForeignTls { server, roots, client, by_routers: false }))
     }
