@@ -8,7 +8,7 @@ use strait_identity::SpiffeId;
 use strait_identity::token::TokenPod;
 use strait_mesh::push::PushContext;
 use strait_model::ClusterId;
-use strait_sources::clusters::callers::RunningPods;
+use strait_sources::clusters::callers::{MemberCallers, RunningPods};
 
 /// As the current version of the mesh has them, whether their clusters are in contact or not.
 #[derive(Debug)]
@@ -24,6 +24,10 @@ impl RunningPods for KnownPods {
         })
     }
 
+    fn root_namespace(&self) -> Option<String> {
+        self.0.borrow().as_ref().map(|mesh| mesh.mesh.root_namespace.clone())
+    }
+
     fn has_account(&self, cluster: &ClusterId, id: &SpiffeId) -> bool {
         let Some(mesh) = self.0.borrow().clone() else { return false };
         let (namespace, account) = (id.namespace(), id.service_account());
@@ -37,5 +41,15 @@ impl RunningPods for KnownPods {
         let machines = mesh.vms.get(cluster).into_iter().flat_map(|machines| machines.iter());
         let mut machines = machines.chain(mesh.entries.vms().iter());
         machines.any(|(name, vm)| name.namespace == *namespace && vm.account() == Some(account))
+    }
+}
+
+/// Has callers forget pods as versions of the mesh lose them.
+pub(super) async fn follow_pods(
+    mut context: watch::Receiver<Option<Arc<PushContext>>>,
+    callers: Arc<MemberCallers>,
+) {
+    while context.changed().await.is_ok() {
+        callers.forget_gone_pods();
     }
 }

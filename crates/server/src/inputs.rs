@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::callers::KnownPods;
+use super::callers::{KnownPods, follow_pods};
 use super::core::{Core, EVENTS};
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::in_force::ReadingRules;
@@ -169,6 +169,7 @@ impl ServerInputs {
             },
             tasks,
         );
+        tasks.spawn("pods of callers", follow_pods(core.context.clone(), Arc::clone(&callers)));
         write_to_config_cluster(args, source, role.clone(), &objects, &clusters.statuses, tasks);
 
         let contact = config_cluster.contact;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 pub use self::issuers::MemberKeys;
 use self::issuers::{IssuerReader, KeysWanted};
-use self::review::Reviews;
+use self::review::{ReviewedPod, Reviews};
 use super::reconciler::{MemberClients, MembersSettled};
 use super::status::ClusterStatus;
 use strait_base::codes;
@@ -40,6 +40,9 @@ pub trait RunningPods: std::fmt::Debug + Send + Sync {
 
     /// Whether a pod of a member, or a machine that belongs to it, is known to run as that account.
     fn has_account(&self, cluster: &ClusterId, id: &SpiffeId) -> bool;
+
+    /// The namespace whose policies apply to the whole mesh; `None` before the mesh config is known.
+    fn root_namespace(&self) -> Option<String>;
 }
 
 /// What is needed to know who calls.
@@ -61,7 +64,7 @@ pub struct CallersConfig {
     pub audiences: Vec<String>,
     /// Other names by which calls may name members.
     pub aliases: BTreeMap<ClusterId, ClusterId>,
-    /// For whose accounts only the config cluster vouches, unless policy says otherwise.
+    /// For whose accounts only the config cluster vouches, unless policy says otherwise. So it is for the root namespace.
     pub system_namespace: String,
     /// Who else issues tokens, if anybody does.
     pub outside: Option<OutsideIssuer>,
@@ -146,6 +149,11 @@ enum OfflineVerdict<'a> {
 }
 
 impl MemberCallers {
+    /// Drops what API servers said of tokens whose pods have gone. Called for each new version of the mesh.
+    pub fn forget_gone_pods(&self) {
+        self.reviews.forget_gone(&*self.config.pods);
+    }
+
     async fn verified(&self, token: &str, cluster: &ClusterId) -> Result<Caller, CallerRefusal> {
         let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
         let known = Arc::clone(&self.config.known.borrow());
@@ -198,8 +206,10 @@ impl MemberCallers {
                 ))
             })?;
             let audiences = &self.config.audiences;
+            let pod = claims.pod.clone().map(|pod| (cluster.clone(), id.clone(), pod));
+            let pod = pod.map(|pod| ReviewedPod::new(pod, &*self.config.pods));
             self.reviews
-                .ask(cluster, &client, token, claims, audiences)
+                .ask(cluster, &client, token, claims, audiences, pod)
                 .await
                 .map_err(|refusal| refusal.because(why))?;
         }
@@ -310,11 +320,22 @@ impl MemberCallers {
         match self.config.policy.borrow().may_vouch(cluster, namespace) {
             Some(Ok(())) => Ok(()),
             Some(Err(refusal)) => denied(refusal.to_string()),
-            None if namespace != self.config.system_namespace => Ok(()),
             None if known.clusters.get(cluster).is_some_and(|one| one.config) => Ok(()),
-            None => denied(format!(
-                "{id}: only the config cluster vouches for namespace {namespace}, unless policy names it (clusters.{cluster}.identities)"
-            )),
+            None => match self.config.pods.root_namespace() {
+                None => Err(CallerRefusal::unchecked(
+                    "the mesh config is not known yet, nor which is its root namespace".to_owned(),
+                )),
+                Some(root)
+                    if ![&root, &self.config.system_namespace]
+                        .iter()
+                        .any(|one| **one == namespace) =>
+                {
+                    Ok(())
+                }
+                Some(_) => denied(format!(
+                    "{id}: only the config cluster vouches for namespace {namespace}, unless policy names it (clusters.{cluster}.identities)"
+                )),
+            },
         }
     }
 }

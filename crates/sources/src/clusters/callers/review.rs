@@ -7,11 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 use ring::digest;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 
+use super::RunningPods;
 use strait_base::codes;
+use strait_identity::SpiffeId;
 use strait_identity::caller::CallerRefusal;
-use strait_identity::token::TokenClaims;
+use strait_identity::token::{TokenClaims, TokenPod};
 use strait_kube_client::{ApiClient, ApiError};
 use strait_model::ClusterId;
 
@@ -35,7 +37,9 @@ const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 /// What API servers were asked and said.
 #[derive(Debug, Default)]
 pub(super) struct Reviews {
-    answers: Mutex<HashMap<Question, (Instant, Verdict)>>,
+    answers: Mutex<HashMap<Question, Answer>>,
+    /// Questions that are being asked: a further call with the same token waits for the same answer.
+    flights: Mutex<HashMap<Question, Arc<Flight>>>,
     members: Mutex<BTreeMap<ClusterId, Arc<MemberPermits>>>,
 }
 
@@ -44,6 +48,63 @@ type Question = [u8; 32];
 
 /// What an API server said of a token: `Err` with its reason for no.
 type Verdict = Result<(), Arc<str>>;
+
+/// The answer to one question, once it is there; its error if it could not be asked.
+type Flight = OnceCell<Result<Verdict, CallerRefusal>>;
+
+/// What an API server said, and for how long it counts.
+#[derive(Debug)]
+struct Answer {
+    until: Instant,
+    verdict: Verdict,
+    pod: Option<ReviewedPod>,
+}
+
+/// The pod that a token is bound to.
+#[derive(Debug, Clone)]
+pub(super) struct ReviewedPod {
+    cluster: ClusterId,
+    id: SpiffeId,
+    pod: TokenPod,
+    /// Whether it was known at some time: it has gone once it no longer is.
+    was_known: bool,
+}
+
+impl ReviewedPod {
+    /// The pod of that cluster and account, as it is known now.
+    pub(super) fn new(
+        (cluster, id, pod): (ClusterId, SpiffeId, TokenPod),
+        pods: &dyn RunningPods,
+    ) -> Self {
+        let mut reviewed = Self { cluster, id, pod, was_known: false };
+        reviewed.has_gone(pods);
+        reviewed
+    }
+
+    /// Whether it was known once, and is no longer.
+    fn has_gone(&mut self, pods: &dyn RunningPods) -> bool {
+        let is_known = pods.has_pod(&self.cluster, &self.id, &self.pod);
+        self.was_known |= is_known;
+        self.was_known && !is_known
+    }
+}
+
+/// A call that waits for the answer to a question, with others or alone.
+struct Waiting<'a> {
+    reviews: &'a Reviews,
+    question: Question,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut flights = self.reviews.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map's own and this one: no other call waits.
+        if Arc::strong_count(&self.flight) <= 2 {
+            flights.remove(&self.question);
+        }
+    }
+}
 
 /// How much one API server is asked.
 #[derive(Debug)]
@@ -86,6 +147,7 @@ impl Reviews {
         token: &str,
         claims: &TokenClaims,
         audiences: &[String],
+        pod: Option<ReviewedPod>,
     ) -> Result<(), CallerRefusal> {
         let question = question(cluster, token);
         let refused = |why: &str| {
@@ -95,6 +157,37 @@ impl Reviews {
         if let Some(verdict) = self.answer(&question) {
             return verdict.map_err(|why| refused(&why));
         }
+        let review = async {
+            let verdict = self.review(cluster, client, token, claims, audiences).await?;
+            self.note(question, &verdict, claims, pod);
+            Ok(verdict)
+        };
+        self.once(question, review).await?.map_err(|why| refused(&why))
+    }
+
+    /// What comes of a question that calls ask at once: the first of them has it answered for all.
+    async fn once(
+        &self,
+        question: Question,
+        review: impl Future<Output = Result<Verdict, CallerRefusal>>,
+    ) -> Result<Verdict, CallerRefusal> {
+        let flight = {
+            let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(flights.entry(question).or_default())
+        };
+        let waiting = Waiting { reviews: self, question, flight };
+        waiting.flight.get_or_init(|| review).await.clone()
+    }
+
+    /// Asks the API server.
+    async fn review(
+        &self,
+        cluster: &ClusterId,
+        client: &ApiClient,
+        token: &str,
+        claims: &TokenClaims,
+        audiences: &[String],
+    ) -> Result<Verdict, CallerRefusal> {
         let permits = self.permits(cluster);
         let busy =
             || CallerRefusal::unchecked(format!("the API server of {cluster} is asked too much"));
@@ -124,29 +217,41 @@ impl Reviews {
                 )));
             }
         };
-        let verdict = status.judge(claims, audiences);
-        self.note(question, &verdict, claims);
-        verdict.map_err(|why| refused(&why))
+        Ok(status.judge(claims, audiences))
     }
 
     fn answer(&self, question: &Question) -> Option<Verdict> {
-        let (until, verdict) = self.answers().get(question)?.clone();
-        (Instant::now() < until).then_some(verdict)
+        let answers = self.answers();
+        let answer = answers.get(question)?;
+        (Instant::now() < answer.until).then(|| answer.verdict.clone())
     }
 
-    fn note(&self, question: Question, verdict: &Verdict, claims: &TokenClaims) {
+    /// Drops the answers of which the pod has gone since.
+    pub(super) fn forget_gone(&self, pods: &dyn RunningPods) {
+        let is_left =
+            |answer: &mut Answer| !answer.pod.as_mut().is_some_and(|pod| pod.has_gone(pods));
+        self.answers().retain(|_, answer| is_left(answer));
+    }
+
+    fn note(
+        &self,
+        question: Question,
+        verdict: &Verdict,
+        claims: &TokenClaims,
+        pod: Option<ReviewedPod>,
+    ) {
         let left = claims.expires.duration_since(SystemTime::now()).unwrap_or_default();
         let counts = if verdict.is_ok() { YES_COUNTS.min(left) } else { NO_COUNTS };
         let now = Instant::now();
         let mut answers = self.answers();
         if answers.len() >= ANSWERS_MAX {
-            answers.retain(|_, (until, _)| now < *until);
+            answers.retain(|_, answer| now < answer.until);
         }
         if answers.len() >= ANSWERS_MAX {
             // All of the last minute: who comes again is asked of its API server again.
             answers.clear();
         }
-        answers.insert(question, (now + counts, verdict.clone()));
+        answers.insert(question, Answer { until: now + counts, verdict: verdict.clone(), pod });
     }
 
     fn permits(&self, cluster: &ClusterId) -> Arc<MemberPermits> {
@@ -157,7 +262,7 @@ impl Reviews {
         }))
     }
 
-    fn answers(&self) -> MutexGuard<'_, HashMap<Question, (Instant, Verdict)>> {
+    fn answers(&self) -> MutexGuard<'_, HashMap<Question, Answer>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -268,6 +373,79 @@ mod tests {
         for (case, change, good) in cases {
             assert_eq!(status(change).judge(&claims(), &ours).is_ok(), good, "{case}");
         }
+    }
+
+    #[tokio::test]
+    async fn calls_with_one_token_at_once_are_one_review() {
+        let reviews = Reviews::default();
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let review = |verdict: Result<Verdict, CallerRefusal>| async {
+            asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            verdict
+        };
+        let calls = (0..8).map(|_| reviews.once([1; 32], review(Ok(Ok(())))));
+        let answers = futures::future::join_all(calls).await;
+        assert!(answers.iter().all(|answer| *answer == Ok(Ok(()))), "{answers:?}");
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert!(reviews.flights.lock().expect("not poisoned").is_empty());
+        // What could not be asked may be asked again.
+        let failed = || Err(CallerRefusal::unchecked("no answer".to_owned()));
+        for _ in 0..2 {
+            assert_eq!(reviews.once([1; 32], review(failed())).await, failed());
+        }
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 3);
+        // A call that is given up leaves nothing behind.
+        drop(futures::poll!(Box::pin(reviews.once([2; 32], std::future::pending()))));
+        assert!(reviews.flights.lock().expect("not poisoned").is_empty());
+    }
+
+    /// What is known of the only pod.
+    #[derive(Debug)]
+    struct OnePod(std::sync::atomic::AtomicBool);
+
+    impl RunningPods for OnePod {
+        fn has_pod(&self, _: &ClusterId, _: &SpiffeId, _: &TokenPod) -> bool {
+            self.0.load(std::sync::atomic::Ordering::Relaxed)
+        }
+
+        fn has_account(&self, _: &ClusterId, _: &SpiffeId) -> bool {
+            false
+        }
+
+        fn root_namespace(&self) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn answer_is_dropped_with_its_pod() {
+        let set =
+            |pods: &OnePod, is_known| pods.0.store(is_known, std::sync::atomic::Ordering::Relaxed);
+        let pods = OnePod(false.into());
+        let id = SpiffeId::new("cluster.local", "shop", "web").expect("an identity");
+        let pod = claims().pod.expect("one");
+        let reviewed = || ReviewedPod::new(("east".into(), id.clone(), pod.clone()), &pods);
+        let reviews = Reviews::default();
+        reviews.note([1; 32], &Ok(()), &claims(), Some(reviewed()));
+        reviews.note([2; 32], &Ok(()), &claims(), None);
+        // It is not known yet, and then it is.
+        reviews.forget_gone(&pods);
+        assert!(reviews.answer(&[1; 32]).is_some());
+        set(&pods, true);
+        reviews.forget_gone(&pods);
+        assert!(reviews.answer(&[1; 32]).is_some());
+        set(&pods, false);
+        reviews.forget_gone(&pods);
+        assert!(reviews.answer(&[1; 32]).is_none(), "it has gone");
+        assert!(reviews.answer(&[2; 32]).is_some(), "it is bound to no pod");
+        // Known while it was asked.
+        set(&pods, true);
+        let known = reviewed();
+        set(&pods, false);
+        reviews.note([1; 32], &Ok(()), &claims(), Some(known));
+        reviews.forget_gone(&pods);
+        assert!(reviews.answer(&[1; 32]).is_none());
     }
 
     #[test]

@@ -20,6 +20,10 @@ impl RunningPods for EachRuns {
     fn has_account(&self, _: &ClusterId, id: &SpiffeId) -> bool {
         id.service_account() == "web"
     }
+
+    fn root_namespace(&self) -> Option<String> {
+        Some("mesh-root".to_owned())
+    }
 }
 
 /// Members `config`, `east` and `west`, none of whose API servers can be asked, and the keys of some.
@@ -118,12 +122,15 @@ async fn a_member_vouches_for_what_policy_says() {
         claims["kubernetes.io"]["namespace"] = namespace.into();
         signer.sign(&claims)
     };
-    let (shop, system) = (of("shop"), of("strait-system"));
+    let (shop, system, root) = (of("shop"), of("strait-system"), of("mesh-root"));
     for (cluster, token, good) in [
         ("config", &shop, true),
         ("config", &system, true),
         ("east", &shop, true),
         ("east", &system, false),
+        ("config", &root, true),
+        ("east", &root, false),
+        ("west", &root, false),
         ("west", &shop, false),
         ("west", &system, true),
     ] {
