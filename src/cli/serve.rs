@@ -8,6 +8,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::{CommandFailure, CommandResult, Exit};
+use strait_base::bounded::BoundedLines;
 use strait_base::{codes, process};
 use strait_model::Mcs;
 use strait_server::ServeError;
@@ -101,8 +102,9 @@ fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
     let format =
         args.log_format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
     // A line that can't be written is lost. To say so it would be written to the same place, and panic there.
-    let lines =
-        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(|| BoundedLines(std::io::stderr()))
+        .log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter);
     let started = match format {
         LogFormat::Text => registry.with(lines.with_ansi(terminal)).try_init(),

@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
+use strait_base::bounded::{TEXT_BYTES_MAX, bounded};
 use strait_http2::{Body, CallOver, CallResponse, Rope};
 
 /// The maximum size of a request, in bytes.
@@ -240,7 +241,7 @@ impl ResponseSender {
 
     /// Refuses a call with a status.
     pub(super) fn refuse(mut answer: CallResponse, status: Status) {
-        let _ = answer.send_head(&status.into_http(), true);
+        let _ = answer.send_head(&bounded_status(&status).into_http(), true);
     }
 
     /// Waits until the peer has room for at least one byte.
@@ -261,7 +262,7 @@ impl ResponseSender {
     pub(super) fn end(self, status: &Status) {
         let mut trailers = HeaderMap::new();
         // Fails for text that is not valid in a header, but tonic escapes such text.
-        let _ = status.add_header(&mut trailers);
+        let _ = bounded_status(status).add_header(&mut trailers);
         self.end_with(&trailers);
     }
 
@@ -284,6 +285,14 @@ impl ResponseSender {
             Err(_) => Err(SendError::Stalled),
         }
     }
+}
+
+/// The same status with a message that is not too long: it may repeat what a caller has sent.
+fn bounded_status(status: &Status) -> Status {
+    if status.message().len() <= TEXT_BYTES_MAX {
+        return status.clone();
+    }
+    Status::new(status.code(), bounded(status.message()))
 }
 
 #[cfg(test)]
@@ -368,6 +377,15 @@ mod tests {
         let mut rope = Rope::default();
         rope.put_shared(shared);
         rope
+    }
+
+    #[test]
+    fn message_of_a_status_is_bounded() {
+        let short = Status::not_found("nothing");
+        assert_eq!(bounded_status(&short).message(), "nothing");
+        let long = bounded_status(&Status::invalid_argument("x".repeat(300_000)));
+        assert_eq!(long.code(), tonic::Code::InvalidArgument);
+        assert!(long.message().len() <= TEXT_BYTES_MAX && long.message().ends_with("more bytes)"));
     }
 
     #[tokio::test]

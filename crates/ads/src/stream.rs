@@ -37,6 +37,7 @@ use super::pace::Pace;
 use super::shared::{ConnectionShared, ServerShared, roots_changed};
 use super::sync_limiter::SyncPermit;
 use super::{debug_types, node};
+use strait_base::bounded::bounded;
 use strait_base::codes;
 use strait_base::hash::SecretHasher;
 use strait_base::lock::lock;
@@ -574,6 +575,8 @@ impl Stream {
     fn let_in(&self, node: &Node) -> Result<AdmittedStream, StreamEnd> {
         let refuse = |text: String| {
             self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
+            // It may repeat metadata of the node.
+            let text = bounded(text);
             warn!(identity = %self.caller.identity(), "proxy refused: {text}");
             text
         };

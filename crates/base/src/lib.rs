@@ -19,6 +19,7 @@ pub mod watchdog;
 
 pub mod address;
 pub mod admission;
+pub mod bounded;
 pub mod duration;
 pub mod time;
 pub mod unread;

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use strait_base::bounded::bounded;
 use strait_base::codes::Code;
 use strait_rules::traffic::Reason;
 
@@ -58,7 +59,9 @@ pub struct ConfigReason {
 
 impl ConfigReason {
     pub(super) fn new(code: &Code, path: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { code: code.id, path: path.into(), text: text.into() }
+        let texts: [String; 2] = [path.into(), text.into()];
+        let [path, text] = texts.map(bounded);
+        Self { code: code.id, path, text }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use strait_base::bounded::bounded;
 use strait_base::codes::{self, Code};
 use strait_model::{ISTIO_SECURITY, Namespace, ObjectKey, WorkloadKey};
 
@@ -101,7 +102,8 @@ impl AccessFault {
         path: impl Into<String>,
         text: impl fmt::Display,
     ) -> Self {
-        Self { code, path: path.into(), text: text.to_string() }
+        let path: String = path.into();
+        Self { code, path: bounded(path), text: bounded(text) }
     }
 }
 

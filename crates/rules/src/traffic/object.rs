@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use strait_base::bounded::bounded;
 use strait_base::codes::{self, Code};
 use strait_base::unread;
 use strait_model::{ExportTo, Namespace, ObjectKey};
@@ -60,7 +61,8 @@ pub struct Reason {
 impl Reason {
     /// A part that has no effect.
     pub fn lost(code: &'static Code, path: impl Into<String>, text: impl fmt::Display) -> Self {
-        Self { code, path: path.into(), text: text.to_string(), is_lost: true }
+        let path: String = path.into();
+        Self { code, path: bounded(path), text: bounded(text), is_lost: true }
     }
 
     /// Returns whether the object holds an error: proxies would refuse a part of it, or answer requests with 500. The API
@@ -77,7 +79,8 @@ impl Reason {
 
     /// A part that works otherwise than one might believe.
     pub fn warning(code: &'static Code, path: impl Into<String>, text: impl fmt::Display) -> Self {
-        Self { code, path: path.into(), text: text.to_string(), is_lost: false }
+        let path: String = path.into();
+        Self { code, path: bounded(path), text: bounded(text), is_lost: false }
     }
 }
 

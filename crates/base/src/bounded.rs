@@ -1,0 +1,109 @@
+//! Bounds the length of reasons, statuses, warnings and log lines, which may repeat text of a caller or an object.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, Write};
+
+/// The most bytes of a reason, a status, a warning or a log line.
+pub const TEXT_BYTES_MAX: usize = 4096;
+
+/// Cuts a text to [`TEXT_BYTES_MAX`] bytes. A text that is cut ends with the number of bytes that it lacks.
+pub fn bounded(text: impl fmt::Display) -> String {
+    cut(text.to_string(), TEXT_BYTES_MAX)
+}
+
+/// Cuts a text to so many bytes.
+fn cut(mut text: String, most: usize) -> String {
+    // Enough for the number of bytes of any text.
+    const END_BYTES: usize = 40;
+    if text.len() > most {
+        let kept = text.floor_char_boundary(most.saturating_sub(END_BYTES));
+        let more = text.len() - kept;
+        text.truncate(kept);
+        let _infallible = write!(text, "... ({more} more bytes)");
+    }
+    text
+}
+
+/// Passes log lines on to a writer, each in one write, and cuts those that are too long.
+#[derive(Debug)]
+pub struct BoundedLines<W>(pub W);
+
+impl<W: Write> Write for BoundedLines<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.write_all(line)?;
+        Ok(line.len())
+    }
+
+    fn write_all(&mut self, line: &[u8]) -> io::Result<()> {
+        if line.len() <= TEXT_BYTES_MAX {
+            return self.0.write_all(line);
+        }
+        let text = String::from_utf8_lossy(line);
+        let end = if text.ends_with('\n') { "\n" } else { "" };
+        // Only texts inside a JSON line are cut, so that it stays valid JSON.
+        let cut = match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&text) {
+            Ok(fields) => cut_fields(fields),
+            Err(_) => cut(text.trim_end().to_owned(), TEXT_BYTES_MAX - 1),
+        };
+        self.0.write_all(format!("{cut}{end}").as_bytes())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Encodes a JSON line whose texts are cut until it is short enough.
+fn cut_fields(mut fields: serde_json::Map<String, serde_json::Value>) -> String {
+    for most in [1024, 256, 64] {
+        for value in fields.values_mut() {
+            let written = match &mut *value {
+                serde_json::Value::String(text) if text.len() > most => std::mem::take(text),
+                value if value.is_object() || value.is_array() => value.to_string(),
+                _ => continue,
+            };
+            if written.len() > most {
+                *value = cut(written, most).into();
+            }
+        }
+        let line = serde_json::Value::Object(fields.clone()).to_string();
+        if line.len() < TEXT_BYTES_MAX {
+            return line;
+        }
+    }
+    cut(serde_json::Value::Object(fields).to_string(), TEXT_BYTES_MAX - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_to_four_kilobytes_and_says_how_much_it_lacks() {
+        assert_eq!(bounded("short"), "short");
+        let long = bounded("ä".repeat(500_000));
+        assert!(long.len() <= TEXT_BYTES_MAX, "{}", long.len());
+        let kept = long.chars().filter(|one| *one == 'ä').count();
+        assert!(long.ends_with(&format!("... ({} more bytes)", 1_000_000 - 2 * kept)), "{long}");
+    }
+
+    #[test]
+    fn log_line_is_cut_and_json_stays_json() {
+        let written = |line: &str| {
+            let mut lines = BoundedLines(Vec::new());
+            lines.write_all(line.as_bytes()).expect("written");
+            String::from_utf8(lines.0).expect("text")
+        };
+        assert_eq!(written("short\n"), "short\n");
+        let long = written(&format!("INFO {}\n", "x".repeat(300_000)));
+        assert!(long.len() <= TEXT_BYTES_MAX && long.ends_with("bytes)\n"), "{}", long.len());
+        let line = serde_json::json!({
+            "level": "WARN", "reason": "x\n".repeat(200_000), "more": ["y".repeat(10_000)],
+        });
+        let cut = written(&format!("{line}\n"));
+        assert!(cut.len() <= TEXT_BYTES_MAX, "{}", cut.len());
+        let fields: serde_json::Value = serde_json::from_str(&cut).expect("one line of JSON");
+        assert_eq!(fields["level"], "WARN");
+        assert!(fields["reason"].as_str().is_some_and(|text| text.ends_with("bytes)")));
+    }
+}
