@@ -7,8 +7,16 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The metadata services of clouds that have an IPv6 address outside the link-local range.
-const METADATA: [Ipv6Addr; 2] = [
+/// The metadata services of clouds that have an IPv4 address outside the link-local range: of Alibaba Cloud, of Oracle Cloud
+/// (first generation), and the wire server of Azure.
+const METADATA_V4: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(192, 0, 0, 192),
+    Ipv4Addr::new(168, 63, 129, 16),
+];
+/// The metadata services of clouds that have an IPv6 address outside the link-local range: of AWS, Google Cloud and Scaleway.
+const METADATA: [Ipv6Addr; 3] = [
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
@@ -104,6 +112,8 @@ fn of_v4(address: Ipv4Addr) -> Option<ReservedAddress> {
     } else if address.octets()[0] == 0 {
         // All of 0.0.0.0/8 is "this host on this network" (RFC 1122, 3.2.1.3).
         Some(ReservedAddress::Unspecified)
+    } else if METADATA_V4.contains(&address) {
+        Some(ReservedAddress::Metadata)
     } else {
         address.is_broadcast().then_some(ReservedAddress::Broadcast)
     }
@@ -188,6 +198,10 @@ mod tests {
             ("febf::1", ReservedAddress::LinkLocal),
             ("fd00:ec2::254", ReservedAddress::Metadata),
             ("fd20:ce::254", ReservedAddress::Metadata),
+            ("fd00:42::42", ReservedAddress::Metadata),
+            ("100.100.100.200", ReservedAddress::Metadata),
+            ("192.0.0.192", ReservedAddress::Metadata),
+            ("168.63.129.16", ReservedAddress::Metadata),
             ("224.0.0.1", ReservedAddress::Multicast),
             ("ff02::1", ReservedAddress::Multicast),
             ("255.255.255.255", ReservedAddress::Broadcast),
@@ -205,6 +219,7 @@ mod tests {
             ("::ffff:127.0.0.1", "::ffff:10.0.0.1", ReservedAddress::Loopback),
             ("::127.0.0.1", "::10.0.0.1", ReservedAddress::Loopback),
             ("64:ff9b::169.254.169.254", "64:ff9b::10.0.0.1", ReservedAddress::LinkLocal),
+            ("64:ff9b::100.100.100.200", "64:ff9b::100.100.100.201", ReservedAddress::Metadata),
             ("64:ff9b::7f00:1", "64:ff9b::", ReservedAddress::Loopback),
             ("64:ff9b:1::127.0.0.1", "64:ff9b:1::10.0.0.1", ReservedAddress::Loopback),
             // Prefixes of 48, 56 and 64 bits.

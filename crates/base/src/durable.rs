@@ -81,12 +81,23 @@ pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()>
     written.and_then(|()| sync_parent(path))
 }
 
+/// Opens a file, and nothing else: to open a pipe or a device may take for ever.
+///
+/// # Errors
+/// What the system says; [`ErrorKind::InvalidInput`] for anything but a file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    File::open(path)
+}
+
 /// The bytes of a file that may have so many.
 ///
 /// # Errors
 /// What the system says; [`ErrorKind::FileTooLarge`], unread, where it has more.
 pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
+    let file = open_file(path)?;
     let is = file.metadata()?.len();
     let too_large = || {
         let fact = format!("it has {is} bytes, and at most {most} make sense");
@@ -148,6 +159,18 @@ mod tests {
     }
 
     #[test]
+    fn pipe_is_not_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs");
+        assert!(made.success());
+        for path in [&pipe, Path::new("/dev/zero")] {
+            let error = read_at_most(path, 1000).expect_err("it is no file");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        }
+    }
+
+    #[test]
     fn a_folder_with_something_in_it_is_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ca");
@@ -166,7 +189,8 @@ mod tests {
         assert_eq!(read_at_most(file.path(), 5).expect("read"), b"12345");
         let error = read_at_most(file.path(), 4).expect_err("too large");
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
-        let error = read_at_most(Path::new("/dev/zero"), 1000).expect_err("without end");
+        // It says that it is empty.
+        let error = read_at_most(Path::new("/proc/self/status"), 9).expect_err("longer than said");
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
     }
 }

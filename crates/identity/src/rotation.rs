@@ -681,7 +681,7 @@ fn authority_files(directory: &Path) -> impl Iterator<Item = PathBuf> {
 
 fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut contents = Vec::new();
-    std::fs::File::open(path)?.take(FILE_LENGTH_MAX).read_to_end(&mut contents)?;
+    strait_base::durable::open_file(path)?.take(FILE_LENGTH_MAX).read_to_end(&mut contents)?;
     Ok(contents)
 }
 

@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::codec::{Encode, Encoder, StateDecoder};
 use super::flaw::{BYTES_MAX, Flaw, OLDEST, VERSION};
+use strait_base::durable::open_file;
 
 const MAGIC: &[u8; 8] = b"straitLJ";
 /// Length of the head, before the first record, in bytes.
@@ -100,7 +101,7 @@ impl JournalEnd {
     /// after the last of these records can't be read, if any.
     pub(super) fn read<T: Encode>(&mut self, path: &Path, mut each: impl FnMut(T)) -> Option<Flaw> {
         let unreadable = |error: io::Error| Flaw::Unreadable(error.to_string());
-        let file = match File::open(path) {
+        let file = match open_file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => return Some(unreadable(error)),
             Ok(file) => file,

@@ -108,7 +108,7 @@ pub fn read_manifests(
 /// # Errors
 /// The directory can't be read.
 pub fn manifests_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(names(directory)?.into_keys().map(|name| directory.join(name)).collect())
+    Ok(names(directory)?.0.into_keys().map(|name| directory.join(name)).collect())
 }
 
 async fn run(
@@ -186,6 +186,8 @@ struct DirectoryFiles {
     guard: MassDeletionGuard<GuardedObjects>,
     /// Why the directory itself can't be read.
     failure: Option<Warning>,
+    /// Pipes, sockets and devices by names of files that count, which are ignored.
+    special: BTreeSet<String>,
     read_once: bool,
 }
 
@@ -217,13 +219,14 @@ impl DirectoryFiles {
             remembered: RememberedFiles::default(),
             guard: MassDeletionGuard::default(),
             failure: None,
+            special: BTreeSet::new(),
             read_once: false,
         }
     }
 
     /// Reads what has changed; `None` when nothing has.
     fn look(&mut self, directory: &Path, now: Instant) -> Option<Objects> {
-        let names = match names(directory) {
+        let (names, special) = match names(directory) {
             Ok(names) => names,
             Err(error) => {
                 let warning = Warning {
@@ -242,6 +245,10 @@ impl DirectoryFiles {
             }
         };
         let mut changed = self.failure.take().is_some() || !self.read_once;
+        if special != self.special {
+            changed = true;
+            self.special = special;
+        }
         let mut found = BTreeMap::new();
         for (name, stamp) in names {
             let before = self.files.get(&name);
@@ -404,6 +411,14 @@ impl DirectoryFiles {
         objects.unread = Arc::new(unread);
         let files = self.files.iter().map(|(name, file)| (name.as_str().into(), &file.keys));
         objects.files = Arc::new(files.map(|(name, keys)| (name, Arc::clone(keys))).collect());
+        let ignored = |name: &String| {
+            warning(
+                name,
+                None,
+                "STR0219: is ignored: it is a pipe, a socket or a device, not a file",
+            )
+        };
+        warnings.extend(self.special.iter().map(ignored));
         warnings.sort();
         objects.warnings = warnings;
         let mut never_good = self.files.iter().filter(|(_, file)| !file.was_good);
@@ -412,9 +427,9 @@ impl DirectoryFiles {
     }
 }
 
-/// The files that count, by name.
-fn names(directory: &Path) -> io::Result<BTreeMap<String, Stamp>> {
-    let mut names = BTreeMap::new();
+/// The files that count, by name, and the names of pipes, sockets and devices: to open one may take for ever.
+fn names(directory: &Path) -> io::Result<(BTreeMap<String, Stamp>, BTreeSet<String>)> {
+    let (mut names, mut special) = (BTreeMap::new(), BTreeSet::new());
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -424,18 +439,19 @@ fn names(directory: &Path) -> io::Result<BTreeMap<String, Stamp>> {
             continue;
         }
         // A folder by such a name is none of ours; a link to a file is.
-        if let Ok(metadata) = fs::metadata(entry.path())
-            && metadata.is_file()
-        {
+        let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+        if metadata.is_file() {
             names.insert(name, Stamp::of(&metadata));
+        } else if !metadata.is_dir() {
+            special.insert(name);
         }
     }
-    Ok(names)
+    Ok((names, special))
 }
 
 /// The content, and the stamp that it had.
 fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
-    let file = fs::File::open(path)?;
+    let file = strait_base::durable::open_file(path)?;
     let stamp = Stamp::of(&file.metadata()?);
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;

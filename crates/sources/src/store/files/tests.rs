@@ -180,6 +180,19 @@ fn a_file_that_was_never_good_gives_what_is_good_of_it_until_all_of_it_is() {
 }
 
 #[test]
+fn pipe_in_the_directory_is_ignored_with_a_warning() {
+    let mut fixture = Fixture::with(&[("a.yaml", &secret("a", "data: {}"))]);
+    let pipe = fixture.directory.path().join("b.yaml");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs");
+    assert!(made.success() && fixture.look());
+    let text = "STR0219: is ignored: it is a pipe, a socket or a device, not a file";
+    assert_eq!(fixture.warnings(), [format!("b.yaml: {text}")]);
+    assert!(!fixture.look(), "nothing new");
+    fs::remove_file(pipe).expect("removed");
+    assert!(fixture.look() && fixture.warnings().is_empty());
+}
+
+#[test]
 fn warnings_never_quote_the_file() {
     for text in [
         "token: canary: x",
