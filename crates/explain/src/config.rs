@@ -7,6 +7,7 @@
 mod clients;
 mod destinations;
 mod entries;
+mod entry_owners;
 mod gateways;
 mod ingresses;
 mod libraries;
@@ -22,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::clients::{Audience, ClientGroups, RouterGroup};
+use self::entry_owners::AddressOwners;
 pub use self::gateways::CredentialFault;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
@@ -132,6 +134,8 @@ pub struct ConfigView<'a> {
     routers: OnceCell<Vec<RouterGroup<'a>>>,
     /// By workloads that entries describe, the services that have them.
     workloads: OnceCell<BTreeMap<WorkloadKey, BTreeSet<Hostname>>>,
+    /// The services by their addresses.
+    address_owners: OnceCell<AddressOwners<'a>>,
     /// The namespaces of workloads that selectors of Gateways select, as far as that was asked.
     selected: RefCell<BTreeMap<RuleSelector, Audience>>,
 }
@@ -173,6 +177,7 @@ impl<'a> ConfigView<'a> {
             unknown: RefCell::default(),
             routers: OnceCell::new(),
             workloads: OnceCell::new(),
+            address_owners: OnceCell::new(),
             selected: RefCell::default(),
         }
     }

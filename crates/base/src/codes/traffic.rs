@@ -66,6 +66,13 @@ Nothing is sent in plain text in its place: the upstream cluster is left out, an
 With insecureSkipVerify a proxy verifies neither the issuer of the server's certificate nor its names, as in Istio.
 Any server that answers at the address is accepted, although subjectAltNames asks for certain ones.";
 
+    /// A host or an address of an entry that is another's.
+    ENTRY_OWNED = "STR1014", "another object has a host or an address of a ServiceEntry",
+        "Give the entry a host and addresses of its own, or remove it.", "\
+Services of clusters come before ServiceEntries, and older ServiceEntries before younger ones. A host that another
+namespace has is not merged. An address or a range that leads to another service stays with that service, at each port
+that both have. The text names the owner.";
+
     /// A server of a Gateway.
     GATEWAY_SERVER = "STR1010", "a server of a Gateway that can't be served as it is written",
         "Correct the field that is named; it is read again by itself.", "\

@@ -48,6 +48,15 @@ impl ConfigView<'_> {
             ConfigReason::new(&codes::ENTRY, one.fault.field.clone(), text)
         });
         state.reasons.extend(told);
+        if is_service && !is_refused {
+            let loss = self.entry_loss(key, object);
+            if loss.is_whole {
+                state.state = ObjectStanding::Shadowed;
+            } else if loss.is_partly && state.state == ObjectStanding::InForce {
+                state.state = ObjectStanding::Partly;
+            }
+            state.reasons.extend(loss.reasons);
+        }
         Some(state)
     }
 

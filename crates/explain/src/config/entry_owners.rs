@@ -1,0 +1,157 @@
+//! Hosts, addresses and ranges of ServiceEntries that belong to another service.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::ConfigView;
+use super::clients::seen;
+use super::objects::items;
+use crate::standing::ConfigReason;
+use strait_base::codes;
+use strait_mesh::aggregate::MergedService;
+use strait_model::registry::Provider;
+use strait_model::{Namespace, ObjectKey, Protocol};
+
+/// The services by their addresses and ranges.
+#[derive(Debug, Default)]
+pub(super) struct AddressOwners<'a> {
+    addresses: BTreeMap<IpAddr, Vec<&'a MergedService>>,
+    ranges: BTreeMap<IpNet, Vec<&'a MergedService>>,
+}
+
+/// The parts of a ServiceEntry that belong to other services.
+#[derive(Debug, Default)]
+pub(super) struct EntryLoss {
+    /// The reasons, which name the owners.
+    pub(super) reasons: Vec<ConfigReason>,
+    /// Whether a part of the entry has no effect.
+    pub(super) is_partly: bool,
+    /// Whether no host of the entry has an effect.
+    pub(super) is_whole: bool,
+}
+
+impl<'a> ConfigView<'a> {
+    fn address_owners(&self) -> &AddressOwners<'a> {
+        self.address_owners.get_or_init(|| {
+            let mut owners = AddressOwners::default();
+            for service in self.context.all_services() {
+                let all = service.by_cluster.values().chain([&service.primary]);
+                for one in all {
+                    for address in &one.vips {
+                        owners.addresses.entry(*address).or_default().push(&**service);
+                    }
+                    for range in &one.ranges {
+                        owners.ranges.entry(*range).or_default().push(&**service);
+                    }
+                }
+            }
+            owners
+        })
+    }
+
+    /// Returns the hosts and addresses of a ServiceEntry that belong to an older service or to a service of a cluster.
+    pub(super) fn entry_loss(&self, key: &ObjectKey, object: &Value) -> EntryLoss {
+        let mut loss = EntryLoss::default();
+        let namespace = Namespace::from(&*key.namespace);
+        let hosts: Vec<&str> =
+            items(object, "/spec/hosts").iter().filter_map(Value::as_str).collect();
+        let mut without_effect = 0;
+        for (at, host) in hosts.iter().enumerate() {
+            let host = host.to_ascii_lowercase();
+            let Some(service) = seen(self.context, &host, &namespace) else { continue };
+            let path = format!("spec.hosts[{at}]");
+            let is_own =
+                |provider, of: &Namespace| provider == Provider::ServiceEntry && *of == namespace;
+            let is_overruled = service
+                .overruled
+                .iter()
+                .any(|(key, record)| is_own(key.provider, &record.service.namespace));
+            if is_overruled {
+                without_effect += 1;
+                loss.is_partly = true;
+                let text = format!(
+                    "{} has this host, in another namespace: the entry has no effect for it",
+                    owner(service)
+                );
+                loss.reasons.push(ConfigReason::new(&codes::ENTRY_OWNED, path, text));
+                continue;
+            }
+            let is_part =
+                service.shards.iter().any(|one| is_own(one.key.provider, &one.service.namespace));
+            if !is_part {
+                continue;
+            }
+            let first = service.shards.first().map(|shard| shard.key.provider);
+            if first != Some(Provider::ServiceEntry) {
+                let text = format!(
+                    "{} has this host and decides its protocols, resolution and addresses; ports and endpoints are added",
+                    owner(service)
+                );
+                loss.reasons.push(ConfigReason::new(&codes::ENTRY_OWNED, path, text));
+            }
+            self.add_addresses(object, service, &mut loss);
+        }
+        loss.is_whole = !hosts.is_empty() && without_effect == hosts.len();
+        loss
+    }
+
+    /// Adds the addresses and ranges of an entry that belong to another service.
+    fn add_addresses(&self, object: &Value, service: &MergedService, loss: &mut EntryLoss) {
+        let owners = self.address_owners();
+        let order = |service: &MergedService| (service.rank(), service.hostname().clone());
+        let own = order(service);
+        let given = items(object, "/spec/addresses").iter().enumerate();
+        for (at, given) in given.filter_map(|(at, given)| Some((at, given.as_str()?))) {
+            let others = match (given.parse::<IpAddr>(), given.parse::<IpNet>()) {
+                (Ok(address), _) => owners.addresses.get(&address),
+                (_, Ok(range)) if range.prefix_len() == range.max_prefix_len() => {
+                    owners.addresses.get(&range.addr())
+                }
+                (_, Ok(range)) => owners.ranges.get(&range.trunc()),
+                _ => None,
+            };
+            let is_first = |other: &&&MergedService| {
+                other.hostname() != service.hostname()
+                    && order(other) < own
+                    && shares_port(other, service)
+            };
+            let Some(other) = others.into_iter().flatten().find(is_first) else { continue };
+            let path = format!("spec.addresses[{at}]");
+            if loss.reasons.iter().any(|reason| reason.path == path) {
+                continue;
+            }
+            loss.is_partly = true;
+            let text = format!(
+                "{given} is an address of {}, which receives the connections to it at ports that both have",
+                owner(other)
+            );
+            loss.reasons.push(ConfigReason::new(&codes::ENTRY_OWNED, path, text));
+        }
+    }
+}
+
+fn shares_port(one: &MergedService, other: &MergedService) -> bool {
+    let numbers = |service: &MergedService| {
+        let ports = service.ports().filter(|port| port.protocol != Protocol::Udp);
+        ports.map(|port| port.number).collect::<Vec<_>>()
+    };
+    let numbers_of_other = numbers(other);
+    numbers(one).iter().any(|number| numbers_of_other.contains(number))
+}
+
+/// Names the object that decides a service.
+fn owner(service: &MergedService) -> String {
+    let (host, namespace) = (service.hostname(), &service.primary.namespace);
+    match service.shards.first().map(|shard| &shard.key) {
+        Some(key) if key.provider == Provider::ServiceEntry => {
+            format!("a ServiceEntry of namespace {namespace} (host {host})")
+        }
+        Some(key) => {
+            format!("service {host} of namespace {namespace} in cluster {}", key.cluster)
+        }
+        None => format!("service {host}"),
+    }
+}
