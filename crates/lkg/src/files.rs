@@ -22,7 +22,7 @@ use super::flaw::{BYTES_MAX, Flaw, OLDEST, VERSION};
 use super::journal::JournalEnd;
 use super::state::StateKind;
 use super::{MembersState, StateOrigin};
-use strait_base::durable::{self, open_file};
+use strait_base::durable;
 
 /// The number of generations stored per name.
 pub(super) const GENERATIONS: usize = 3;
@@ -304,7 +304,7 @@ impl StateDirectory {
 /// Reads a file of at most [`BYTES_MAX`] bytes.
 fn read(path: &Path) -> Result<Vec<u8>, Flaw> {
     let unreadable = |error: io::Error| Flaw::Unreadable(error.to_string());
-    let file = open_file(path).map_err(unreadable)?;
+    let file = durable::open_file(path).map_err(unreadable)?;
     let is = file.metadata().map_err(unreadable)?.len();
     if is > BYTES_MAX {
         return Err(Flaw::TooLarge { is });
