@@ -1,4 +1,4 @@
-"""What benches/run measured, to be read: a table of the figures, and the bars beside them.
+"""Prints the results of benches/run: a table of the figures, and a comparison with the bars.
 
 `figures` is {figure: [pair, ...]}, a pair {"calibration": seconds, "a": value, "b": value}; either value may be missing.
 """
@@ -8,12 +8,12 @@ import random
 import re
 import statistics
 
-# Six values have the median between their least and greatest in 97 of 100 cases; five in 94.
+# The median is between the smallest and largest of six values in 97 of 100 cases, of five values in 94.
 PAIRS_MIN = 6
 
 
 def table(figures, has_b):
-    """One row a figure: A, and with B its value, the ratio and its interval."""
+    """Prints one row per figure: the value of A, and with B its value, the ratio and its interval."""
     best = min(pair["calibration"] for pairs in figures.values() for pair in pairs)
     rows = [["figure", "A"] + (["B", "B/A", "95 % of the median"] if has_b else [])]
     for name, pairs in figures.items():
@@ -33,18 +33,18 @@ def table(figures, has_b):
     print_rows(rows)
 
 
-# What bars are about: between what each option has to be. Elsewhere figures say nothing about them.
+# The workload of a bar: the minimum and maximum of each option. Figures of other workloads are not compared with the bar.
 W1 = {"scale": (1, 1), "networks": (1, 1), "protocol": ("delta", "delta"), "pods": (True, True)}
 CHANGES = W1 | {"changes": (30, math.inf)}
 CHURN = W1 | {"churn_seconds": (10, math.inf)}
-# Of a smaller world most is what any process grows by.
+# In smaller worlds, most of the growth is the same in any process.
 SLOPE = W1 | {"scale": (0.1, math.inf)}
 FIXED = W1 | {"fixed_seconds": (30, math.inf)}
 STALL = SLOPE | {"stalled_seconds": (30, math.inf)}
 ROTATIONS = {"scale": (0.1, math.inf)}
 PURE = {}
 
-# The bars that are set: what, the figure's name, how much at most, what to aim for then, and what they are about.
+# The bars: label, pattern of the figure's name, maximum, aim, and workload.
 BARS = [
     ("memory per endpoint, one view, lean: B", r"memory: Private_Dirty B/endpoint", 110, 80, SLOPE),
     ("memory per watched pod: B", r"memory: Private_Dirty B/pod", 64, 40, SLOPE),
@@ -58,10 +58,10 @@ BARS = [
     ("streams woken by a label: a change", r"definitions .*, label: streams woken/change", 0, 0, CHANGES),
     ("CPU of a targetPort, to that of an endpoint", r"definitions \d+x20x.*, targetPort: server CPU, to .*", 1.5, 1, CHANGES),
     ("CPU of a new service, over floor: µs/proxy", r"definitions \d+x20x.*, new service: .* over floor", 60, 30, CHANGES),
-    ("the same where 5 % of the scopes see it: of that", r"definitions \d+x20x.*, new service that a twentieth sees: server CPU, to .*", 0.05, None, CHANGES),
+    ("CPU of a new service that 5 % of the scopes see, relative to that", r"definitions \d+x20x.*, new service that a twentieth sees: server CPU, to .*", 0.05, None, CHANGES),
     ("CPU of a pod of 1,000, headless: µs/proxy", r"definitions .*, headless pod: server CPU µs/proxy", 100, 40, CHANGES),
     ("5,000 scopes over W2, beyond the proxies: MB", r"scopes of \d+ pairs: .* beyond the proxies", 200, 80, W1),
-    ("the same, CPU of a definition that nobody sees: ms", r"scopes of \d+ pairs: server CPU .*", 5, 1, CHANGES),
+    ("5,000 scopes over W2, CPU of a definition that no proxy sees: ms", r"scopes of \d+ pairs: server CPU .*", 5, 1, CHANGES),
     ("CPU of a change, one proxy, with state: ms", r"fixed, one proxy, \d+/s, with state: .*", 0.2, 0.05, FIXED),
     ("change to one proxy, 50 changes/s, p50: ms", r"one proxy that watches everything, 50/s: latency p50.*", 8, None, FIXED),
     ("100 pages, nothing changes: % of a core", r"\d+ pages: server CPU.*", 2, None, {}),
@@ -88,33 +88,33 @@ BARS = [
     ("cold start W2 with pods: s", r"cold W2: first proxy in sync.*", 6, 3, W1),
     ("cold start W2, before proxies: MB", r"cold W2: Private_Dirty.*", 250, 120, W1),
     ("a stalled proxy, above idle: KiB", r"stalled: .* above idle.*", 64, 16, STALL),
-    ("one VirtualService of 5,000, to proxy, p50: ms", r"\d+ VirtualServices, one edit: heard to told p50.*", 5, 2, CHANGES),
-    ("one VirtualService of 5,000, to proxy, p99: ms", r"\d+ VirtualServices, one edit: heard to told p99.*", 15, 6, CHANGES),
-    ("the same, resources beside routes", r"\d+ VirtualServices, one edit: [cel]ds resources.*", 0, 0, CHANGES),
-    ("streams woken where only order and labels differ", r"\d+ VirtualServices, order .*: streams woken.*", 0, 0, CHANGES),
+    ("one VirtualService of 5,000, to proxy, p50: ms", r"\d+ VirtualServices, one edit: receive to send p50.*", 5, 2, CHANGES),
+    ("one VirtualService of 5,000, to proxy, p99: ms", r"\d+ VirtualServices, one edit: receive to send p99.*", 15, 6, CHANGES),
+    ("one VirtualService of 5,000, resources in addition to routes", r"\d+ VirtualServices, one edit: [cel]ds resources.*", 0, 0, CHANGES),
+    ("streams woken if only order and labels differ", r"\d+ VirtualServices, order .*: streams woken.*", 0, 0, CHANGES),
     ("5,000 VirtualServices: MB beyond none", r"\d+ VirtualServices: Private_Dirty.*", 10, 5, W1),
     ("5,000 VirtualServices, cold start beyond none: s", r"\d+ VirtualServices: first proxy.*", 1, 0.3, W1),
-    ("one edit, router of 2,000 hosts, p50: ms", r"router of \d+ hosts.*: heard to told p50.*", 50, 10, CHANGES),
+    ("one edit, router of 2,000 hosts, p50: ms", r"router of \d+ hosts.*: receive to send p50.*", 50, 10, CHANGES),
     ("Sidecars of 5 %, memory of a proxy, to none", r"Sidecars of 5 %: memory.*", 0.1, None, W1),
     ("Sidecars of 5 %, sent to a proxy, to none", r"Sidecars of 5 %: sent.*", 0.1, None, W1),
     ("one policy of 5,000, for 10 of 1,000 proxies: streams woken", r"\d+ policies, one edit: streams woken.*", 10, None, CHANGES | W1),
     ("RBAC of 200 rules, a workload: µs of CPU", r"rbac_200_rules: .*", 100, None, PURE),
-    ("the same, the first after an edit: µs of CPU", r"rbac_200_rules_cold: .*", 100, None, PURE),
+    ("RBAC of 200 rules, the first workload after an edit: µs of CPU", r"rbac_200_rules_cold: .*", 100, None, PURE),
     ("5,000 policies: MB beyond none", r"\d+ policies: Private_Dirty.*", 20, None, W1),
     ("a token verified: µs of CPU", r"token_verify: .*", 200, None, PURE),
     ("1,000 agents with tokens at once, last in sync: s", r"\d+ agents with tokens: last in sync.*", 4, None, W1),
-    ("the same, questions to API servers", r"\d+ agents with tokens: TokenReviews", 0, 0, W1),
+    ("1,000 agents with tokens at once, requests to API servers", r"\d+ agents with tokens: TokenReviews", 0, 0, W1),
     ("CSR to certificate, RSA 2048, 100/s, p99: ms", r"certificates, .*: with the dial p99.*", 50, None, {}),
     ("1,000 proxies move to another control plane, sent to each: kB", r"\d+ proxies move to another .*: wire.*", 10, None, W1),
     ("an idle agent: MB", r"an idle agent: Rss MB", 12, None, {}),
-    # A page now and then is what can't be told from nothing.
+    # An occasional page of memory is within the noise.
     ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, STALL | W1),
     ("growth by a rotation or removal: B", r"rotations: growth.*", 100, 0, ROTATIONS),
 ]
 
 
 def bars(figures, options):
-    """Each bar that was measured beside what A takes; judged where the options are those that it is about."""
+    """Prints each measured bar with the value of A, and the verdict if the options match the workload of the bar."""
     rows = [["bar", "A", "bar", "aim", ""]]
     for what, pattern, bar, aim, about in BARS:
         unlike = [name for name, (least, most) in about.items() if not least <= options[name] <= most]
@@ -124,7 +124,7 @@ def bars(figures, options):
                 continue
             value = statistics.median(values)
             if unlike:
-                verdict = f"not judged: {unlike[0]} {options[unlike[0]]}"
+                verdict = f"not compared: {unlike[0]} {options[unlike[0]]}"
             elif aim is not None and value <= aim:
                 verdict = "aim met"
             elif bar is None:
@@ -142,7 +142,7 @@ def bars(figures, options):
 
 
 def interval(ratios, rounds=10_000):
-    """The 95 % interval of the median, by bootstrap."""
+    """Returns the 95 % interval of the median, by bootstrap."""
     source = random.Random(1)
     medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(rounds))
     return medians[rounds * 25 // 1000], medians[rounds * 975 // 1000]

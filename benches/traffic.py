@@ -1,6 +1,6 @@
-"""Scenario about traffic configuration: what VirtualServices, Sidecars and a router with very many hosts cost.
+"""Scenario about traffic configuration: the cost of VirtualServices, Sidecars and a router with very many hosts.
 
-The objects are in the config cluster, not in a folder: a folder is left alone for 100 ms after something in it changed.
+The objects are in the config cluster, not in a folder, because a folder is read only when it has been unchanged for 100 ms.
 """
 
 import json
@@ -12,23 +12,23 @@ from processes import Load, Server, fetch, running, world
 from windows import SIDECAR, of_each, scaled, spent, warmed
 
 NAMESPACES = 20
-# Of each namespace so many objects, each for another service, seen there alone: an edit is for a twentieth of the proxies.
+# Objects per namespace, each for another service and visible only in its namespace: an edit affects a twentieth of the proxies.
 RULES = 250
 ROUTER_HOSTS, ROUTES_PER_HOST = 2000, 31
-# Share of the services that Sidecars import.
+# Fraction of the services that Sidecars import.
 IMPORTED = 0.05
-# Between two edits, in seconds: none waits for the one before it. Beside another server they are further apart, whose debounce
-# would tell two together.
+# Time between two edits, in seconds, so that no edit waits for the previous one. With another server it is longer, because the
+# debounce of that server would combine two edits.
 PERIOD, PERIOD_BESIDE = 0.5, 3.0
-# Longer than between two sweeps of what is encoded, in seconds: what nobody holds is made anew behind it.
+# Longer than the interval of cache sweeps, in seconds: after it, entries that no stream holds are rebuilt.
 REST = 65
-# The first namespace is called as `xdsload --namespaces` calls it.
+# The names of namespaces in `xdsload --namespaces`.
 NAMES = ["default", *(f"default-{number}" for number in range(2, NAMESPACES + 1))]
 TRAFFIC = "networking.istio.io/v1"
 
 
 class Objects:
-    """Objects of one kind in a cluster, mostly the config cluster."""
+    """The objects of one kind in a cluster, by default the config cluster."""
 
     def __init__(self, it, plural, group=TRAFFIC, cluster="config"):
         self.api, self.plural, self.stored, self.edits = it.api(cluster), plural, [], 0
@@ -48,7 +48,7 @@ class Objects:
         self.stored[place] = self.api.ask("PUT", self.path(body, "/" + body["metadata"]["name"]), body)
 
     def edit(self, number):
-        """Another timeout in one of them than it ever had: each time in the next."""
+        """Gives the next object a timeout that it never had."""
         place = number * 7919 % len(self.stored)
         body = json.loads(json.dumps(self.stored[place]))
         self.edits += 1
@@ -56,7 +56,7 @@ class Objects:
         self.put(place, body)
 
     def reorder(self, number):
-        """The same content with its keys the other way round, and another label."""
+        """Writes the next object with its keys in reverse order and another label."""
         place = number * 7919 % len(self.stored)
         body = turned(self.stored[place])
         body["metadata"]["labels"] = {"bench": str(number)}
@@ -93,18 +93,18 @@ def traffic(options, side):
 
 
 def edits(options, side):
-    """The edits of `traffic` alone: without its cold starts and memory, for which a server written in Go rests for minutes six times."""
+    """Runs only the edits of `traffic`, without cold starts and memory, which need six long rests with a server written in Go."""
     in_cluster("edits", side)
     return ruled(options, side, starts=False) | router(options, side)
 
 
 def in_cluster(scenario, side):
     if not any("{kubeconfig}" in word for word in side.in_cluster):
-        raise SystemExit(f"benches/run: {scenario}: the command of the server has no {{kubeconfig}}, where the objects are")
+        raise SystemExit(f"benches/run: {scenario}: the command of the server has no {{kubeconfig}}, which the objects need")
 
 
 def ruled(options, side, starts=True):
-    """Edits of VirtualServices, beside very many of them; and the start with them."""
+    """Measures edits of VirtualServices among very many of them, and the start with them."""
     services, proxies = scaled(options, 1000), scaled(options, 1000)
     each = min(scaled(options, RULES), services)
     title = f"{each * NAMESPACES} VirtualServices"
@@ -131,7 +131,7 @@ def ruled(options, side, starts=True):
 
 
 def scoped(options, side):
-    """Proxies of namespaces whose Sidecars import a twentieth of the services, and the same without."""
+    """Measures proxies in namespaces whose Sidecars import a twentieth of the services, and without Sidecars."""
     services, proxies = scaled(options, 1000), scaled(options, 1000)
     figures, found = {}, {}
     flags = ("--subscribe", "all", "--namespaces", NAMESPACES, *SIDECAR)
@@ -161,7 +161,7 @@ def scoped(options, side):
 
 
 def router(options, side):
-    """A router with very many hosts at one port, each of an object of its own."""
+    """Measures a router with very many hosts on one port, each in a separate object."""
     hosts = scaled(options, ROUTER_HOSTS)
     title = f"router of {hosts} hosts, {hosts * ROUTES_PER_HOST} routes"
     with world(options, scaled(options, 1000), config_cluster=True) as it:
@@ -186,7 +186,7 @@ def router(options, side):
 
 
 def start(options, side, it):
-    """How long it takes a server to tell one proxy everything, and its memory then."""
+    """Returns the time until the server has sent everything to one proxy, and its memory then."""
     with running(Server(options, side, it)) as server:
         flags = ("--expect-sync", it.services, "--longest-pause", 0.02)
         with running(Load(options, it, server, 1, *flags)) as load:
@@ -196,7 +196,7 @@ def start(options, side, it):
 
 
 def edited(options, it, server, proxies, flags, kinds, rests=False):
-    """What comes of edits of some kinds: when proxies are told, what they are sent, what it costs; and of one behind a rest."""
+    """Measures edits of some kinds: latency, bytes and resources sent, CPU; and the latency of an edit after a rest."""
     figures, windows = {}, {}
     seconds = options.changes * (PERIOD_BESIDE if options.b else PERIOD)
     with running(Load(options, it, server, proxies, *flags)) as load:
@@ -211,14 +211,14 @@ def edited(options, it, server, proxies, flags, kinds, rests=False):
             cost = of_each(server, options.changes, seconds, act, idle)
             figures |= before.until_now(server, name, options.changes)
             figures[f"{name}: server CPU ms/change"] = cost * 1e3
-            # What comes until the next kind is nobody's.
+            # Traffic until the next kind is not counted.
             load.window()
             if rests:
                 time.sleep(REST)
                 rested = Heard(server)
                 act(options.changes)
                 server.settle()
-                figures[f"{name}, behind a rest: heard to told, wall ms"] = rested.mean_until_now(server) * 1e3
+                figures[f"{name}, after a rest: receive to send, wall ms"] = rested.mean_until_now(server) * 1e3
         report = load.end()
     for name, window in windows.items():
         told = report["windows"][window]
@@ -231,7 +231,7 @@ def edited(options, it, server, proxies, flags, kinds, rests=False):
 
 
 class Heard:
-    """What a server says of the changes that it has heard of; nothing of one that doesn't."""
+    """The server's metrics of the changes that it received; empty for a server without these metrics."""
 
     def __init__(self, server):
         self.woken, self.counts = server.metric("strait_streams_woken_total"), responses(server)
@@ -243,8 +243,8 @@ class Heard:
         figures = {f"{name}: streams woken/change": (server.metric("strait_streams_woken_total") - self.woken) / changes}
         counts = {bound: count - self.counts.get(bound, 0) for bound, count in responses(server).items()}
         if counts.get(math.inf):
-            figures[f"{name}: heard to told p50, wall ms"] = quantile(counts, 0.5) * 1e3
-            figures[f"{name}: heard to told p99, wall ms"] = quantile(counts, 0.99) * 1e3
+            figures[f"{name}: receive to send p50, wall ms"] = quantile(counts, 0.5) * 1e3
+            figures[f"{name}: receive to send p99, wall ms"] = quantile(counts, 0.99) * 1e3
         return figures
 
     def mean_until_now(self, server):
@@ -253,14 +253,14 @@ class Heard:
 
 
 def responses(server):
-    """How many responses went out so soon after their change was heard, by seconds."""
+    """Returns the cumulative number of responses by the time since their change was received, in seconds."""
     text = fetch(server.admin, "/metrics")[1] if server.admin else ""
     found = re.findall(r'^strait_propagation_seconds_bucket\{le="([^"]+)"\} (\S+)$', text, re.M)
     return {float(bound.replace("+Inf", "inf")): float(count) for bound, count in found}
 
 
 def quantile(counts, share):
-    """The value below which that share is; within a bucket as if evenly spread."""
+    """Returns the quantile, with values interpolated evenly within a bucket."""
     wanted, low, before = counts[math.inf] * share, 0.0, 0.0
     for bound, count in sorted(counts.items()):
         if count >= wanted:
