@@ -1,6 +1,6 @@
-"""Scenario about access policies: what they take, and what an edit of one costs that selects ten of a thousand proxies.
+"""Scenario about access policies: their memory, and the cost of an edit of a policy that selects ten of a thousand proxies.
 
-The proxies have pods, whose labels say which policies select them: of a proxy that nobody knows each policy would count.
+The proxies have pods, because policies select pods by labels; every policy applies to a proxy without a pod.
 """
 
 import json
@@ -10,18 +10,18 @@ from processes import CLUSTERS, running, world
 from windows import SIDECAR, scaled, warmed
 
 ACCESS = "security.istio.io/v1"
-# Of each namespace so many: 5,000 in all.
+# Policies per namespace: 5,000 in all.
 POLICIES = 250
 
 
 class Policies(Objects):
-    """AuthorizationPolicies, which can be edited."""
+    """AuthorizationPolicies that can be edited."""
 
     def __init__(self, it):
         super().__init__(it, "authorizationpolicies", ACCESS)
 
     def edit(self, number):
-        """Another path in one of them: each time in the next."""
+        """Changes a path in the next policy."""
         place = number * 7919 % len(self.stored)
         body = json.loads(json.dumps(self.stored[place]))
         body["spec"]["rules"][0]["to"][0]["operation"]["paths"] = [f"/edited-{number}/*"]
@@ -29,7 +29,7 @@ class Policies(Objects):
 
 
 def policy(namespace, number, round):
-    """A policy for the pods of a round."""
+    """Returns a policy for the pods of a round."""
     rules = [
         {
             "from": [{"source": {"principals": [f"cluster.local/ns/{namespace}/sa/client-{number}-{place}"]}}],
@@ -43,7 +43,7 @@ def policy(namespace, number, round):
 
 
 def pod(number):
-    """The pod of the proxy of that number, as xdsload says it is."""
+    """Returns the pod of the proxy with this number, as xdsload identifies it."""
     namespace = NAMES[number // CLUSTERS % len(NAMES)]
     ip = f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}"
     labels = {"app": "xdsload", "round": str(round_of(number)), "security.istio.io/tlsMode": "istio"}
@@ -62,7 +62,7 @@ def pod(number):
 
 
 def round_of(number):
-    """Of each round there is one proxy in each pair of cluster and namespace."""
+    """Returns the round of a proxy. Each round has one proxy in each pair of cluster and namespace."""
     return number // (CLUSTERS * len(NAMES))
 
 

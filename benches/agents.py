@@ -1,5 +1,5 @@
-"""Scenario about agents that bring nothing but tokens: how long a certificate takes, and how long it takes until a thousand that start at
-once are in sync. Each has a pod of its own in one of the clusters; nobody asks an API server about it."""
+"""Scenario about agents that authenticate with tokens: the time of a certificate, and the time until a thousand agents that start at
+once are in sync. Each has its own pod in one of the clusters; the server sends no requests about tokens to an API server."""
 
 import json
 import time
@@ -9,13 +9,13 @@ from traffic import Objects
 from windows import SIDECAR, scaled, warmed
 
 AUDIENCE = "istio-ca"
-# Certificates of a second, and for how long: an account is given twenty, and ten a second.
+# Certificates per second, and the duration in seconds. The server allows an account twenty at once, and ten a second.
 RATE, SECONDS = 100, 10
 NAMESPACE = "default"
 
 
 def pod(number, account):
-    """The pod of the proxy of that number, as xdsload says it is."""
+    """Returns the pod of the proxy with this number, as xdsload identifies it."""
     ip = f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}"
     return {
         "apiVersion": "v1",
@@ -36,7 +36,7 @@ def pod(number, account):
 
 
 def tokens(it, numbers, account_of):
-    """Makes pods and their accounts, in turn in each cluster; returns for each its cluster and its token."""
+    """Creates pods and their accounts, in each cluster in turn. Returns the cluster and the token of each."""
     accounts = set()
     clusters = [f"c{cluster + 1}" for cluster in range(CLUSTERS)]
     apis = {cluster: it.api(cluster) for cluster in clusters}
@@ -58,13 +58,13 @@ def tokens(it, numbers, account_of):
 
 
 def reviews(it):
-    """How often API servers were asked about a token."""
+    """Returns the number of requests about tokens that API servers received."""
     counts = (it.order("requests", f"c{n + 1}", verb="create", resource="tokenreviews")["count"] for n in range(CLUSTERS))
     return sum(counts)
 
 
 def rsa_authority(folder):
-    """A CA with a key of RSA 2048 in place of the one that is there."""
+    """Replaces the CA in this folder by one with a key of RSA 2048."""
     key, certificate = folder / "ca-key.pem", folder / "ca-cert.pem"
     output("openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", key)
     extensions = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
@@ -74,7 +74,7 @@ def rsa_authority(folder):
 
 
 def idle(options, it, server, token):
-    """The agent of this project, which has its certificate and nothing to do: its resident memory in MB."""
+    """Returns the resident memory in MB of an idle agent of this project that has its certificate."""
     folder = it.folder / "agent"
     folder.mkdir()
     (folder / "token").write_text(token)
@@ -115,7 +115,7 @@ def agents(options, side):
             command += ["--tokens", it.folder / "callers", "--rate", RATE]
             found = json.loads(output(*(str(word) for word in command)))
             if found["refused"]:
-                raise SystemExit(f"benches/run: agents: {found['refused']} of {asking} were given no certificate")
+                raise SystemExit(f"benches/run: agents: {found['refused']} of {asking} received no certificate")
             asked = reviews(it) - asked
             resident = idle(options, it, server, streams[0][1])
     return {

@@ -1,11 +1,11 @@
-"""How the programs here read their command lines."""
+"""The command line parser of the programs in this folder."""
 
 import argparse
 
 
 class Parser(argparse.ArgumentParser):
-    """One that says in a line what is wrong."""
+    """A parser that reports errors in one line."""
 
     def error(self, message):
-        """Wrong usage, as in sysexits.h."""
+        """Exits with EX_USAGE of sysexits.h."""
         self.exit(64, f"{self.prog}: {message} (see --help)\n")

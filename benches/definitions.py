@@ -1,4 +1,4 @@
-"""Scenarios about definitions: services come, go and change, seen by proxies of many namespaces and clusters."""
+"""Scenarios about definitions: services are added, removed and changed for proxies in many namespaces and clusters."""
 
 import statistics
 import sys
@@ -6,13 +6,13 @@ import sys
 from processes import EVERY_CPU, Load, running, world
 from windows import SIDECAR, floor, of_each, scaled, slope, spent, warmed
 
-# (proxies, namespaces, clusters): one of all three at a time.
+# (proxies, namespaces, clusters). Each cell varies one of the three.
 DEFAULT_CELLS = [(800, 20, 10), (10, 20, 10), (5000, 20, 10), (800, 1, 10), (800, 100, 10), (800, 20, 1), (800, 20, 50)]
 ALL_CELLS = [(n, namespaces, clusters) for n in (10, 800, 5000) for namespaces in (1, 20, 100) for clusters in (1, 10, 50)]
-# How many pods the headless service has, in all clusters together.
+# Number of pods of the headless service, over all clusters.
 HEADLESS_PODS = 1000
-# Between two changes, in seconds: none waits for the one before it, and none is told together with it. The
-# longer one is for another server, which may wait for quiet.
+# Time between two changes, in seconds, so that no change waits for the previous one or is combined with it. The
+# longer time is for another server, which may debounce.
 PERIOD, PERIOD_BESIDE = 0.5, 1.0
 
 
@@ -21,14 +21,14 @@ class Changes:
 
     def __init__(self, it, namespaces):
         plain, (self.headless, *_) = it.names()
-        # Those that see what only a twentieth of them sees; as `xdsload --namespaces` calls them.
+        # The namespaces that see a service visible to a twentieth of them, by their names in `xdsload --namespaces`.
         self.few = ["default", *(f"default-{number}" for number in range(2, namespaces + 1))][: max(1, namespaces // 20)]
-        # Half are changed by their endpoints and half by their definitions, so that nothing is told of both.
+        # For half of the services endpoints change, for the other half definitions, so that no update carries both.
         self.it, self.added = it, []
         self.endpoints, self.definitions = plain[::2], plain[1::2] or plain
 
     def kinds(self):
-        """By name; a pod is removed where another comes, and only what was added is removed."""
+        """Returns the kinds of changes by name. A pod replaces another pod, and only added services are removed."""
         return {
             "endpoint": self.endpoint,
             "targetPort": lambda n: self.service(n, do="targetPort"),
@@ -81,7 +81,7 @@ def definitions(options, side):
 
 
 def cell(options, side, proxies, namespaces, clusters):
-    """All changes for so many proxies; and the memory with them."""
+    """Makes all changes for this number of proxies. Returns the figures, and the memory with these proxies."""
     services, changes = scaled(options, 1000), options.changes
     period = PERIOD_BESIDE if options.b else PERIOD
     title = f"definitions {proxies}x{namespaces}x{clusters}"
@@ -105,7 +105,7 @@ def cell(options, side, proxies, namespaces, clusters):
                 cpu[kind] = of_each(server, changes, changes * period, lambda n: stamps[kind].extend(act(n)), idle)
                 if before is not None:
                     woken[kind] = (server.metric("strait_streams_woken_total") - before) / changes
-                # What comes until the next kind is nobody's.
+                # Traffic until the next kind is not counted.
                 load.window()
             report = load.end()
         seen = {one["address"]: one for one in report["changes"]["each"]}
@@ -116,7 +116,7 @@ def cell(options, side, proxies, namespaces, clusters):
             if kind in woken:
                 figures[f"{name}: streams woken/change"] = woken[kind]
             if cpu[kind] <= 0:
-                print(f"{name}: so few changes can't be told from what the idle server does", file=sys.stderr)
+                print(f"{name}: the cost of so few changes is within the noise of the idle server", file=sys.stderr)
                 continue
             figures[f"{name}: server CPU ms/change"] = cpu[kind] * 1e3
             if kind in ("targetPort", "label") and cpu["endpoint"] > 0:
@@ -132,7 +132,7 @@ def cell(options, side, proxies, namespaces, clusters):
 
 
 def of_kind(name, changes, window, quiet, told):
-    """What proxies were sent, and when. In `quiet`, another window, nothing changed."""
+    """Returns the bytes and resources that proxies received, and the latencies. `quiet` is a window without changes."""
     idle = quiet["cpuSeconds"] / max(1e-3, quiet["seconds"]) * window["seconds"]
     figures = {
         f"{name}: client CPU ms/change": (window["cpuSeconds"] - idle) * 1e3 / changes,
@@ -153,7 +153,7 @@ def of_kind(name, changes, window, quiet, told):
 
 
 def scopes(options, side):
-    """W2 with a proxy in each of so many pairs of cluster and namespace, and with as many in one namespace."""
+    """Measures W2 with a proxy in each pair of cluster and namespace, and with as many proxies in one namespace."""
     clusters, namespaces = 50, scaled(options, 100)
     pairs = clusters * namespaces
     figures, memory = {}, {}
@@ -165,7 +165,7 @@ def scopes(options, side):
                 memory[namespaces] = server.rested()["dirty"]
                 plain, _ = it.names()
                 target = lambda n: it.order("service", "c1", service=plain[n % len(plain)], do="targetPort")
-                # Only with them all is it a bar.
+                # The bar applies only to the run with all namespaces.
                 seconds = options.changes * PERIOD
                 cost = of_each(server, options.changes, seconds, target)
     title = f"scopes of {pairs} pairs"

@@ -1,4 +1,4 @@
-"""Scenarios about what grows with nothing that a proxy sees: one proxy, many clusters, many entries."""
+"""Scenarios about costs that do not depend on proxies: one proxy, many clusters, many entries."""
 
 import statistics
 import sys
@@ -9,12 +9,12 @@ from windows import SIDECAR, of_each, scaled, spent, warmed
 
 
 def fixed(options, side):
-    """One proxy that watches everything: each change costs it a delivery, and the rest is no proxy's."""
+    """Measures changes with one proxy that subscribes to everything: each change costs one delivery and the fixed cost."""
     figures = {}
     sides = {"with state": side, "without state": side.stateless()}
     for name, of_side in sides.items():
         if not of_side:
-            print(f"fixed, {name}: its command has no {{state}}", file=sys.stderr)
+            print(f"fixed, {name}: the command has no {{state}}", file=sys.stderr)
             continue
         with world(options, scaled(options, 1000)) as it, running(warmed(options, it, of_side)) as server:
             with running(Load(options, it, server, 1, *SIDECAR)) as load:
@@ -32,7 +32,7 @@ def fixed(options, side):
 
 
 def paced(options, it, server, rate=50):
-    """What one proxy waits for at so many changes a second."""
+    """Returns the latencies of one proxy at this rate of changes per second."""
     with running(Load(options, it, server, 1, *SIDECAR)) as load:
         load.in_sync()
         changes = max(1, round(rate * min(options.fixed_seconds, 10)))
@@ -46,7 +46,7 @@ def paced(options, it, server, rate=50):
 
 
 def members(options, side):
-    """Very many small clusters, each a network or nearly."""
+    """Measures very many small clusters in up to 50 networks."""
     clusters = scaled(options, 2000)
     many = dict(pods=True, networks=min(50, clusters))
     with world(options, 20, 5, clusters, **many) as it, running(Server(options, side, it)) as server:
@@ -71,9 +71,9 @@ def members(options, side):
 
 
 def entries(options, side):
-    """Very many ServiceEntries in the config cluster, of which one changes now and then. Nobody is told."""
+    """Measures changes of one of very many ServiceEntries in the config cluster. No proxy is updated."""
     if not any("{kubeconfig}" in word for word in side.in_cluster):
-        print("entries: its command has no {kubeconfig}, where the entries are", file=sys.stderr)
+        print("entries: the command has no {kubeconfig}, which the entries need", file=sys.stderr)
         return {}
     count = scaled(options, 10_000)
     with world(options, 10, 1, 1, config_cluster=True) as it:
@@ -93,7 +93,7 @@ def entries(options, side):
 
             before = server.metric("strait_context_version")
             cost = of_each(server, options.changes, options.changes / 5, change)
-            # The last may still be to come.
+            # The last version may not be published yet.
             deadline = time.monotonic() + 5
             while (after := server.metric("strait_context_version")) is not None:
                 if after - (before or 0) >= options.changes or time.monotonic() > deadline:
@@ -105,7 +105,7 @@ def entries(options, side):
 
 
 def entry(number):
-    """A ServiceEntry of a host outside."""
+    """Returns a ServiceEntry for an external host."""
     return {
         "apiVersion": "networking.istio.io/v1",
         "kind": "ServiceEntry",

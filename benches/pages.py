@@ -1,4 +1,4 @@
-"""Scenario about the operator's page: what a hundred of them cost the server, while nothing changes and while very much does."""
+"""Scenario about the operator's page: the server's cost of a hundred open pages, without changes and with very many changes."""
 
 import asyncio
 import contextlib
@@ -18,17 +18,17 @@ from windows import scaled, spent, warmed
 PAGES = 100
 RATE = 100
 SECONDS = 20
-# What a change costs differs more from one window to the next than what pages cost, so they are shown and hidden in turns.
+# The cost of changes varies more between windows than the cost of pages, so pages are shown and hidden in turns.
 TURNS, TURN_SECONDS = 8, 10
-# What the map asks for.
+# The paths that the map requests.
 PATHS = ("/debug/clusters", "/debug/networks", "/debug/summary")
 SCRIPT = (Path(__file__).resolve().parent.parent / "crates/server/src/admin/page/api.js").read_text()
-# What the page's script waits, in seconds.
+# The delays in the page's script, in seconds.
 PAUSES = {name: int(re.search(rf"^const {name} = ([\d_]+);", SCRIPT, re.M)[1]) / 1e3 for name in ("PAUSE", "QUIET", "SETTLES", "LEAST")}
 
 
 def pages(options, side):
-    """Pages that are open on the map; those that find no place to listen ask every so often, as the page's script does."""
+    """Opens pages on the map. Pages for which the server has no free listener poll, as the page's script does."""
     with world(options, scaled(options, 1000)) as it, running(warmed(options, it, side)) as server:
         token = server.log.parent / "state/admin-token"
         if not server.admin or not token.exists():
@@ -39,7 +39,7 @@ def pages(options, side):
             busy = lambda: spent(server, RATE * TURN_SECONDS, TURN_SECONDS, change) / TURN_SECONDS * 100
             without = spent(server, 0, SECONDS)
             with open_pages(server.admin, token.read_text().strip()) as (asked, show):
-                # Until all have been opened, and what that changed has settled.
+                # Wait until all pages are open and idle.
                 time.sleep(PAUSES["QUIET"] + 5)
                 seen = [asked()]
                 idle = spent(server, 0, SECONDS) - without
@@ -62,10 +62,10 @@ def pages(options, side):
     return {
         f"{PAGES} pages: server CPU, % of a core": idle / SECONDS * 100,
         f"{PAGES} pages, {RATE} changes/s: server CPU, % of a core": statistics.mean(more),
-        # Beside which the two above are read.
+        # The reference for the two figures above.
         "no page: server CPU, % of a core": without / SECONDS * 100,
         f"no page, {RATE} changes/s: server CPU, % of a core": statistics.mean(alone),
-        f"{PAGES} pages: that are told of changes": listening,
+        f"{PAGES} pages: that receive changes": listening,
         f"{PAGES} pages: answers/s": quiet,
         f"{PAGES} pages, {RATE} changes/s: answers/s": each["answers"],
         f"{PAGES} pages, {RATE} changes/s: sent kB/s": each["bytes"] / 1e3,
@@ -74,7 +74,7 @@ def pages(options, side):
 
 @contextlib.contextmanager
 def open_pages(admin, token):
-    """Gives what has come of them so far, and what shows or hides them all, and tells how many listen then."""
+    """Yields two functions: one returns the counters so far, the other shows or hides all pages and returns the number of listeners."""
     cookie = session(admin, token)
     loop, seen = asyncio.new_event_loop(), {"listening": 0, "answers": 0, "bytes": 0}
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -102,7 +102,7 @@ def open_pages(admin, token):
 
 
 def session(admin, token):
-    """A browser's cookie."""
+    """Returns the cookie of a browser session."""
     asked = urllib.request.Request(f"http://{admin}/api/login-code", headers={"Authorization": f"Bearer {token}"})
     with urllib.request.urlopen(asked) as answer:
         code = json.load(answer)["code"]
@@ -114,16 +114,16 @@ def session(admin, token):
 
 
 async def everybody(all_pages):
-    # Opened one after another, so that what all ask now and then is asked evenly.
+    # Pages open one after another, so that their periodic requests are spread evenly.
     await asyncio.gather(*(page.show(number / PAGES * PAUSES["QUIET"]) for number, page in enumerate(all_pages)))
 
 
 class Page:
-    """One page, as its script has it: asks for all that it shows when it is told of a change, once more when that has settled, and now and then."""
+    """Simulates the page's script: refreshes all data on a change, once more when changes have settled, and periodically."""
 
     def __init__(self, admin, cookie, seen):
         self.admin, self.cookie, self.seen = admin, cookie, seen
-        # A browser asks for what it wants on as many connections.
+        # A browser uses a connection for each concurrent request.
         self.asks = [Connection(admin, cookie, path, seen) for path in PATHS]
         self.news = asyncio.Event()
         self.listening = None
@@ -147,7 +147,7 @@ class Page:
             self.turn(False)
 
     def turn(self, visible):
-        """A page that nobody can see listens to nothing, and asks for nothing."""
+        """Shows or hides the page. A hidden page neither listens nor sends requests."""
         if self.listening:
             self.listening.cancel()
         self.listening = asyncio.create_task(self.listen()) if visible else None
@@ -170,7 +170,7 @@ class Page:
         self.news.set()
 
     async def listen(self):
-        """Until the server has no place for another listener, or has none for any."""
+        """Listens for changes until the server refuses the listener."""
         while True:
             reader, writer = await asyncio.open_connection(*self.admin.rsplit(":", 1), limit=1 << 24)
             try:
@@ -190,7 +190,7 @@ class Page:
 
 
 class Connection:
-    """A connection for one path that is kept, and opened anew once the server has ended it."""
+    """A persistent connection for one path, reopened after the server has closed it."""
 
     def __init__(self, admin, cookie, path, seen):
         self.admin, self.path, self.seen, self.streams = admin, path, seen, None
@@ -216,4 +216,4 @@ class Connection:
                 return
             except (ConnectionError, asyncio.IncompleteReadError):
                 self.streams = None
-        raise SystemExit(f"benches/run: pages: {self.path}: no answer")
+        raise SystemExit(f"benches/run: pages: {self.path}: no response")

@@ -1,6 +1,6 @@
-"""The processes of a benchmark: simulated clusters, a server under test, its load; and what they use.
+"""The processes of a benchmark: simulated clusters, a server under test, its load; and their resource usage.
 
-All of them live in a temporary folder, and end with the block that they were started for.
+They run in a temporary folder, and are stopped at the end of the block that started them.
 """
 
 import base64
@@ -25,22 +25,22 @@ import time
 from pathlib import Path
 
 CLUSTERS = 10
-# Of the clusters where Secrets are looked for in one of them.
+# The namespace of the Secrets if they are in a cluster.
 SYSTEM_NAMESPACE = "istio-system"
 REST_SECONDS = 12
-# Go's runtime gives back what it doesn't need over minutes.
+# Go's runtime returns unused memory over minutes.
 GO_REST_SECONDS = 150
-# Of 2,000 simulated clusters, each with its connections.
+# Enough for 2,000 simulated clusters, each with its connections.
 DESCRIPTORS = 200_000
-# Where one thread of the load client would be what everybody waits for: it takes 3 to 4 s of CPU for a storm of 1,000.
+# For scenarios in which one thread of the load client would be the bottleneck: a storm of 1,000 takes it 3 to 4 s of CPU.
 EVERY_CPU = ("--threads", os.cpu_count())
 
 
 class Process:
-    """A child process with its log beside it, and what it has used. What it starts itself ends with it."""
+    """A child process, its log file and its resource usage. Its own child processes end with it."""
 
     def __init__(self, command, folder, name, speaks=True, **environment):
-        """`speaks`: its output begins with a line for us. Else that is its log, too."""
+        """`speaks`: the first line of its output is for us. Otherwise its output is part of the log."""
         self.log = folder / f"{name}.log"
         self.started = time.monotonic()
         with open(self.log, "w") as log:
@@ -53,12 +53,12 @@ class Process:
                 raise SystemExit(f"benches/run: {shlex.join(command)}\ndoesn't start: {error.strerror}") from None
 
     def told(self, key, seconds, advice=""):
-        """The first line of its output: an object in JSON that has `key`."""
+        """Returns the first line of its output, a JSON object that has `key`."""
         lines = queue.SimpleQueue()
 
         def read():
             lines.put(self.child.stdout.readline())
-            # What comes after must not fill the pipe.
+            # Later output must not fill the pipe.
             for _ in self.child.stdout:
                 pass
 
@@ -78,7 +78,7 @@ class Process:
         return told
 
     def listening(self, port, seconds, advice):
-        """Waits until it listens there."""
+        """Waits until the process listens on this port."""
         until = time.monotonic() + seconds
         while not listens(port):
             if self.child.poll() is not None:
@@ -96,7 +96,7 @@ class Process:
             raise
 
     def fail(self, what):
-        """Says what this process did, with the end of its log."""
+        """Exits with an error about this process and the end of its log."""
         log = self.log.read_text(errors="replace")[-2000:].strip()
         raise SystemExit(f"benches/run: {shlex.join(self.child.args)}\n{what}" + (f"; its log:\n{log}" if log else ""))
 
@@ -105,12 +105,12 @@ class Process:
             self.fail(f"ended with {self.child.returncode} while it was measured")
 
     def cpu(self):
-        """CPU seconds so far, by the clock of the process (clock_getcpuclockid(3)), in nanoseconds."""
+        """Returns its CPU time so far in seconds, by the clock of the process (clock_getcpuclockid(3)), which counts nanoseconds."""
         self.must_run()
         return time.clock_gettime(~self.child.pid << 3 | 2)
 
     def memory(self):
-        """Pss and Private_Dirty in bytes."""
+        """Returns Pss, Private_Dirty and Rss in bytes."""
         self.must_run()
         text = Path(f"/proc/{self.child.pid}/smaps_rollup").read_text()
         kib = lambda key: int(re.search(rf"^{key}:\s+(\d+) kB", text, re.M).group(1))
@@ -121,7 +121,7 @@ class Process:
         return len(os.listdir(f"/proc/{self.child.pid}/fd"))
 
     def settle(self, limit=30):
-        """Waits until the process has done nothing for half a second."""
+        """Waits until the process has been idle for half a second, at most `limit` seconds."""
         before, until = self.cpu(), time.monotonic() + limit
         while time.monotonic() < until:
             time.sleep(0.5)
@@ -131,7 +131,7 @@ class Process:
             before = now
 
     def rest(self):
-        """Waits until it has also done what it does a while after it was busy, such as to give memory back."""
+        """Waits until the process has also finished its delayed work, such as returning memory."""
         self.settle()
         time.sleep(REST_SECONDS)
         self.settle()
@@ -145,12 +145,12 @@ class Process:
 
 
 class World(Process):
-    """Simulated clusters, and a CA for everybody."""
+    """Simulated clusters, and the CA of the server and the proxies."""
 
     def __init__(
         self, options, folder, services, endpoints=10, clusters=CLUSTERS, *flags, pods=None, networks=None, config_cluster=None
     ):
-        """Pods, networks and where the Secrets are: as the options say, unless the scenario does."""
+        """Pods, networks and the location of the Secrets come from the options, unless the scenario sets them."""
         chosen = lambda value, option: option if value is None else value
         self.folder, self.services, self.clusters = folder, services, clusters
         self.config_cluster = chosen(config_cluster, options.config_cluster)
@@ -167,9 +167,9 @@ class World(Process):
             self.control = self.told("control", options.sync_seconds)["control"]
 
     def order(self, order, cluster=None, **details):
-        """Has a cluster, or any one, do something; returns what is answered."""
+        """Sends an order to a cluster, by default a random one. Returns the response."""
         body = {"cluster": cluster or f"c{random.randint(1, self.clusters)}", **details}
-        # Anew for each: what is idle between two measurements is closed.
+        # A new connection for each order: an idle one is closed between two measurements.
         self.must_run()
         with contextlib.closing(http.client.HTTPConnection(self.control)) as connection:
             connection.request("POST", f"/v1/{order}", json.dumps(body))
@@ -180,7 +180,7 @@ class World(Process):
         return answer
 
     def names(self, cluster="c1"):
-        """Its services, as NAMESPACE/NAME: those with an address, and the headless ones."""
+        """Returns its services as NAMESPACE/NAME: services with an address, and headless services."""
         plain, headless = [], []
         for service in self.api(cluster).ask("GET", "/api/v1/services")["items"]:
             if service["metadata"]["name"] != "eastwestgateway":
@@ -189,21 +189,21 @@ class World(Process):
         return plain, headless
 
     def change(self, service=None, cluster=None):
-        """One endpoint somewhere gets another address."""
+        """Changes the address of one endpoint."""
         return self.order("change", cluster, **({"service": service} if service else {}))
 
 
     def api(self, cluster):
-        """The API server of a cluster."""
+        """Returns a client of the API server of a cluster."""
         return Api(json.loads((self.folder / f"sim/{cluster}.kubeconfig").read_text()))
 
 
-# API servers close connections on which nothing was asked for some 10 s.
+# API servers close connections without requests after some 10 s.
 CONNECTION_KEPT = 3
 
 
 class Api:
-    """An API server, spoken to as any client does."""
+    """A client of an API server."""
 
     def __init__(self, kubeconfig):
         cluster = kubeconfig["clusters"][0]["cluster"]
@@ -226,22 +226,22 @@ class Api:
         return json.loads(answer)
 
 
-# What a server's command is told. Behind a $ it is a shell's.
+# The placeholders in a server's command. After a $ they are left to the shell.
 PLACES = ("secrets", "ca", "state", "kubeconfig", "xds")
 PLACE = r"(?<!\$)\{([a-z_]+)\}"
 
 
 class Side:
-    """One of the servers that are compared: the words of its command, and where it listens if it doesn't say.
+    """One of the compared servers: the words of its command, and its port if it does not print one.
 
-    `in_cluster`: the command where the Secrets are in a cluster. `go`: where a server written in Go has its profiles."""
+    `in_cluster`: the command if the Secrets are in a cluster. `go`: the address of the profiles of a server written in Go."""
 
     def __init__(self, name, command, port, in_cluster=None, go=None):
         self.name, self.command, self.port, self.go = name, command, port, go
         self.in_cluster = in_cluster or command
 
     def stateless(self):
-        """The same server without a state directory; None where it has none."""
+        """Returns this server without a state directory, or None if its command has none."""
         state = next((place for place, word in enumerate(self.command) if word == "{state}"), None)
         if state is None:
             return None
@@ -274,18 +274,18 @@ class Server(Process):
                 self.listening(port, options.sync_seconds, advice)
                 self.address = f"127.0.0.1:{port}"
             else:
-                advice = f". Where another server listens say with --{side.name}-port; a slow one needs more --sync-seconds"
+                advice = f". Pass the port of another server with --{side.name}-port; a slow server needs more --sync-seconds"
                 told = self.told("xds", options.sync_seconds, advice)
                 self.address, self.admin = told["xds"], told.get("admin")
         self.secrets = world.folder / "sim/secrets"
 
     def metric(self, name):
-        """A figure without labels of its own, where it has such."""
+        """Returns the value of a metric without labels, or None if the server has no such metric."""
         found = re.search(rf"^{name} (\S+)$", fetch(self.admin, "/metrics")[1], re.M) if self.admin else None
         return float(found.group(1)) if found else None
 
     def ready(self, seconds):
-        """Waits until it says that it is."""
+        """Waits until the server reports that it is ready."""
         until = time.monotonic() + seconds
         while fetch(self.admin, "/readyz")[0] != 200:
             self.must_run()
@@ -294,16 +294,16 @@ class Server(Process):
             time.sleep(0.02)
 
     def rest(self):
-        """As any process; a Go server also has its garbage collected, and what is free given back to the system."""
+        """Waits as for any process. A Go server also collects its garbage and returns free memory to the system."""
         super().rest()
         if self.go:
             self.collected()
-            # Nothing else is heard of a scenario that takes memory six times.
-            print(f"waits {GO_REST_SECONDS} s for what a Go server gives back", file=sys.stderr)
+            # A scenario that measures memory six times prints nothing else meanwhile.
+            print(f"waits {GO_REST_SECONDS} s until a Go server has returned memory", file=sys.stderr)
             time.sleep(GO_REST_SECONDS)
 
     def rested(self):
-        """Its memory after a rest. A Go server has its live heap besides: what is left after another collection."""
+        """Returns its memory after a rest. For a Go server, also the live heap: the heap after another collection."""
         self.rest()
         return self.memory() | ({"live": self.collected()} if self.go else {})
 
@@ -316,13 +316,13 @@ class Server(Process):
 
 
 class Load(Process):
-    """xdsload, stage by stage."""
+    """xdsload, with its stages."""
 
     def __init__(self, options, world, server, proxies, *flags):
         command = [options.xdsload, "--server", server.address, "--proxies", proxies, "--ca-dir", world.folder / "ca"]
         command += ["--clusters", ",".join(f"c{n + 1}" for n in range(world.clusters))]
         if options.networks > 1:
-            # As sidecars do: not every server finds a proxy's network by its cluster.
+            # As sidecars do: not every server derives a proxy's network from its cluster.
             command += ["--networks", ",".join(f"n{n % options.networks + 1}" for n in range(world.clusters))]
         command += ["--protocol", options.protocol, "--timeout", options.sync_seconds, "--duration", 86400]
         command += ["--stamps", f"http://{world.control}", "--server-name", options.server_name, *flags]
@@ -332,17 +332,17 @@ class Load(Process):
         self.child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
     def in_sync(self):
-        """Waits until all proxies are; returns after how many seconds of the stage."""
+        """Waits until all proxies are in sync. Returns the seconds since the start of the stage."""
         line = self.child.stderr.readline()
         found = re.match(r"xdsload: (\d+) of (\d+) in sync after ([\d.]+) s", line)
         if not found or found.group(1) != found.group(2):
             self.server.must_run()
             self.stop()
-            self.server.fail(f"not all are in sync with it: {(line + self.child.stderr.read()).strip()}")
+            self.server.fail(f"not all proxies are in sync with it: {(line + self.child.stderr.read()).strip()}")
         return float(found.group(3))
 
     def window(self):
-        """Begins another window of what it counts; returns its number in the report's `windows`."""
+        """Begins another window of counters. Returns its index in `windows` of the report."""
         self.child.send_signal(signal.SIGUSR1)
         line = self.child.stderr.readline()
         found = re.match(r"xdsload: window (\d+)", line)
@@ -351,7 +351,7 @@ class Load(Process):
         return int(found.group(1))
 
     def end(self):
-        """Ends it and returns its report."""
+        """Stops xdsload and returns its report."""
         self.child.send_signal(signal.SIGTERM)
         report, told = self.child.communicate()
         if not report:
@@ -360,7 +360,7 @@ class Load(Process):
 
 
 class Peak:
-    """The highest Pss of a process while in the block, sampled."""
+    """The highest sampled Pss of a process during the block."""
 
     def __init__(self, process):
         self.process, self.pss, self.over = process, 0, threading.Event()
@@ -382,7 +382,7 @@ class Peak:
 
 
 def fetch(address, path):
-    """Status and text at a path of a HTTP server, which may be gone: then status 0."""
+    """Returns the status and text of a path of an HTTP server, or status 0 if the server is unreachable."""
     try:
         with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
             connection.request("GET", path)
@@ -393,7 +393,7 @@ def fetch(address, path):
 
 
 def more_descriptors():
-    """As many as the machine lets us have, for all that is started from here."""
+    """Raises the limit of file descriptors for all child processes as far as the machine allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (DESCRIPTORS, most):
         with contextlib.suppress(OSError, ValueError):
@@ -402,7 +402,7 @@ def more_descriptors():
 
 
 def output(*command):
-    """What a program prints that is done at once."""
+    """Runs a short program and returns its output."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"benches/run: {shlex.join(map(str, command))}\nended with {done.returncode}: {done.stderr.strip()}")

@@ -1,6 +1,6 @@
-"""Scenario about two control planes beside each other: what a proxy is sent that loses the one it was connected to, and goes on with
-the other. Versions are hashes of what they stand for, so that both say the same, and a proxy says what it holds: of upstream clusters and
-assignments, since the load client keeps no versions of listeners and routes."""
+"""Scenario about two replicas of the control plane: the bytes sent to a proxy that loses its replica and reconnects to the other.
+Versions are content hashes, so both replicas use the same versions, and a proxy reports the versions that it has. The load client
+reports them only for upstream clusters and assignments, since it does not store versions of listeners and routes."""
 
 import signal
 import time
@@ -8,12 +8,12 @@ import time
 from processes import Load, running, world
 from windows import scaled, warmed
 
-# A server that ends lets its streams go over some seconds; a proxy waits up to five before it tries again.
+# A terminating server closes its streams over some seconds; a proxy waits up to five before it reconnects.
 MOVE_SECONDS = 60
 
 
 class Beside:
-    """Two servers as one load knows them: the first, and the one to go to when that is lost."""
+    """Two servers with one load: the first, and the server to use after the first is lost."""
 
     def __init__(self, first, second):
         self.second, self.address = second, f"{first.address},{second.address}"
@@ -41,7 +41,7 @@ def replicas(options, side):
                             second.fail(f"has not all of {proxies} proxies after {MOVE_SECONDS} s")
                         time.sleep(0.1)
                     took = time.monotonic() - begun
-                    # What the last one is to be sent.
+                    # Wait for the responses to the last proxy.
                     second.settle()
                     cpu = second.cpu() - before
                     report = load.end()["windows"][window]
