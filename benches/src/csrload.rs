@@ -1,7 +1,8 @@
-//! `csrload`: agents that ask for certificates, so many a second, each on a connection of its own and with the token of its own pod.
+//! `csrload`: simulates agents that request certificates at a fixed rate, each on its own
+//! connection and with the token of its own pod.
 //!
-//! Prints one JSON object: how long a certificate took, from the first byte of the dial and from that of the call. Whoever is told to
-//! come again is counted, and does not.
+//! Prints one JSON object: the time of a certificate request, measured from the start of the
+//! connection and from the start of the call. Rejected requests are counted and not retried.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,11 +22,11 @@ use strait_proto::istio::auth::IstioCertificateRequest;
 use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
 use strait_xds_client::channel;
 
-/// Agents that ask for certificates
+/// Simulates agents that request certificates
 #[derive(Debug, Parser)]
 #[command(name = "csrload", version)]
 struct Options {
-    /// Where certificates are issued
+    /// Address of the certificate service
     #[arg(long, value_name = "HOST:PORT")]
     server: std::net::SocketAddr,
     /// The name the server must prove
@@ -34,10 +35,10 @@ struct Options {
     /// Roots of the server's certificate, PEM
     #[arg(long, value_name = "FILE")]
     roots: PathBuf,
-    /// Who asks, a line each: the ID of its cluster, a space, its token
+    /// Callers, one per line: the cluster ID, a space, the token
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
-    /// How many ask in a second
+    /// Requests per second
     #[arg(long, value_name = "R", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
 }
@@ -61,7 +62,7 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     });
     let callers: Vec<(String, String)> = callers.collect::<Result<_, &str>>()?;
     let tls = client(&std::fs::read(&options.roots)?)?;
-    // What the key is of costs the server nothing: it verifies one signature.
+    // The key type does not matter to the server, which verifies one signature.
     let key = KeyPair::generate()?;
     let csr = CertificateParams::default().serialize_request(&key)?.pem()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -70,7 +71,7 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         let mut asking = JoinSet::new();
         let period = Duration::from_secs(1) / options.rate;
         let mut next = tokio::time::interval(period);
-        // Who is late is not waited for: else a slow server would be asked less.
+        // Late requests are not awaited. Otherwise a slow server would receive fewer requests.
         next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
         for (cluster, bearer) in callers {
             next.tick().await;
@@ -113,7 +114,7 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// TLS that knows the roots and has no certificate.
+/// Returns a TLS client configuration with these roots and without a certificate.
 fn client(roots: &[u8]) -> Result<Arc<ClientConfig>, Box<dyn std::error::Error>> {
     let mut store = RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(roots) {

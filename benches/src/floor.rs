@@ -1,9 +1,10 @@
-//! What this machine takes for the least that any control plane does: to write an assignment to each of many
-//! loopback sockets, and to read an answer from each. No TLS, no HTTP/2, nothing to decide.
+//! The minimum cost of a control plane on this machine: writing an assignment to each of many
+//! loopback sockets, and reading a response from each. There is no TLS, no HTTP/2, and nothing to
+//! decide.
 //!
-//! `floor [CONNECTIONS [BYTES [ROUNDS]]]` prints microseconds of CPU for an exchange, of the side that writes
-//! assignments and of the side that answers, each on one thread. A figure of `benches/run` for a delivery is to be
-//! read against this.
+//! `floor [CONNECTIONS [BYTES [ROUNDS]]]` prints microseconds of CPU per exchange, for the side
+//! that writes assignments and for the side that responds, each on one thread. It is the reference
+//! for the cost of a delivery in `benches/run`.
 
 use std::io;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// About an acknowledgement with its frame and record.
+/// The approximate size of an acknowledgement with its frame and record, in bytes.
 const ANSWER_BYTES: usize = 150;
 
 fn main() -> ExitCode {
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// CPU time of both sides.
+/// Returns the CPU time of both sides.
 fn exchange(connections: usize, bytes: usize, rounds: usize) -> io::Result<(Duration, Duration)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
@@ -78,7 +79,7 @@ fn exchange(connections: usize, bytes: usize, rounds: usize) -> io::Result<(Dura
     Ok((server, client))
 }
 
-/// Has `work` done on this thread; returns its CPU time.
+/// Runs `work` on this thread and returns its CPU time.
 fn on_one_thread(work: impl Future<Output = io::Result<()>>) -> io::Result<Duration> {
     let clock = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -96,7 +97,7 @@ async fn all(mut tasks: tokio::task::JoinSet<io::Result<()>>) -> io::Result<()> 
     Ok(())
 }
 
-/// A stream of the server: whenever it is woken it writes, and reads an answer.
+/// A stream of the server: on each wake-up it writes, and reads a response.
 async fn tell(
     mut stream: TcpStream,
     mut woken: mpsc::Receiver<()>,

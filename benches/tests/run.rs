@@ -1,4 +1,4 @@
-//! The instruments themselves: that they start, agree with each other, and measure what happened.
+//! Tests of the instruments: they start, agree with each other, and measure real events.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What scenarios measured; `None` without the programs that they run.
+/// Runs scenarios and returns their figures, or `None` without the programs that they need.
 fn measured(arguments: &[&str]) -> Option<Value> {
     let binaries = binaries()?;
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -25,7 +25,7 @@ fn measured(arguments: &[&str]) -> Option<Value> {
 }
 
 #[test]
-fn scenarios_run_and_see_every_change() {
+fn scenarios_run_and_observe_every_change() {
     let Some(figures) = measured(&["change", "reconnect", "--scale", "0.01", "--changes", "3"])
     else {
         return;
@@ -34,19 +34,19 @@ fn scenarios_run_and_see_every_change() {
         let value = &figures["figures"][name][0]["a"];
         value.as_f64().unwrap_or_else(|| unreachable!("no figure {name:?} in {figures}"))
     };
-    // Ten proxies ask for everything, so each change reaches all of them.
+    // Ten proxies subscribe to everything, so each change reaches all of them.
     assert_eq!(figure("one change, all: deliveries/change"), 10.0);
     assert_eq!(figure("one change, all: unseen changes"), 0.0);
     assert!(figure("one change, all: latency p50, wall ms") > 0.0);
     assert!(figure("one change, as sidecars: floor µs/delivery") > 0.0);
-    // Who holds everything is sent next to nothing.
+    // A proxy that reports its versions receives next to nothing.
     let [held, nothing] = ["held", "nothing held"]
         .map(|what| figure(&format!("reconnect of 10, all, {what}: wire kB/proxy")));
     assert!(held * 3.0 < nothing, "{held} kB against {nothing} kB");
 }
 
 #[test]
-fn definitions_are_told_to_whom_they_concern() {
+fn definition_changes_reach_the_affected_proxies() {
     let Some(figures) =
         measured(&["definitions", "--scale", "0.01", "--cells", "400x2x2", "--changes", "3"])
     else {
@@ -56,19 +56,20 @@ fn definitions_are_told_to_whom_they_concern() {
         let value = &figures["figures"][format!("definitions 4x2x2, {name}")][0]["a"];
         value.as_f64().unwrap_or_else(|| unreachable!("no figure {name:?} in {figures}"))
     };
-    // All four proxies know all upstream clusters and listeners, whatever they ask endpoints of.
+    // All four proxies subscribe to all upstream clusters and listeners, regardless of their
+    // assignments.
     for kind in ["new service", "removed service", "headless pod"] {
         assert_eq!(figure(&format!("{kind}: proxies told/change")), 4.0, "{kind}");
         assert!(figure(&format!("{kind}: latency p50, wall ms")) > 0.0, "{kind}");
-        // A Service and its slices may go with two versions.
+        // A Service and its slices may be in two versions.
         assert!(figure(&format!("{kind}: streams woken/change")) >= 4.0, "{kind}");
     }
-    // A pod that another replaces: one listener comes, and the table of names is another. What comes in two
-    // steps may be sent twice.
+    // A pod replaces another pod: one listener is added, and the name table changes. A change in
+    // two steps may be sent twice.
     for sent in ["new service: cds", "headless pod: lds", "headless pod: nds"] {
         assert!(figure(&format!("{sent} resources/change")) >= 4.0, "{sent}: {figures}");
     }
-    // Of neither is anything sent.
+    // These kinds send nothing.
     for kind in ["targetPort", "label"] {
         let sent = &figures["figures"][format!("definitions 4x2x2, {kind}: cds resources/change")];
         assert!(sent.is_null(), "{kind}: {sent}");
@@ -106,7 +107,7 @@ fn costs_that_no_proxy_sees_are_measured() {
 }
 
 #[test]
-fn figures_outlive_a_server_that_says_nothing() {
+fn figures_are_kept_if_the_other_server_prints_nothing() {
     let Some(binaries) = binaries() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let figures = folder.path().join("figures.json");
@@ -133,7 +134,7 @@ fn figures_outlive_a_server_that_says_nothing() {
 }
 
 #[test]
-fn what_measures_nothing_is_wrong_usage() {
+fn options_that_measure_nothing_are_usage_errors() {
     let cases = [
         ["--scale", "0"],
         ["--scale", "nan"],
@@ -159,11 +160,11 @@ fn what_measures_nothing_is_wrong_usage() {
 }
 
 #[test]
-fn cases_that_are_counted_run() {
+fn instruction_cases_run() {
     let instructions = env!("CARGO_BIN_EXE_instructions");
     let listed = Command::new(instructions).output().expect("it starts");
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    // The cheap ones. A case checks itself that what it does is what it is called.
+    // Only cheap cases. Each case verifies its own result.
     for case in ["decode_json", "decode_protobuf", "eds_encode_10x10", "bytes_rotated_301"] {
         assert!(listed.lines().any(|line| line.starts_with(case)), "{case} in {listed}");
         let run = Command::new(instructions).arg(case).output().expect("it starts");
@@ -177,7 +178,7 @@ fn run(arguments: &[&str]) -> Command {
     run
 }
 
-/// Where the servers are, too, if they are built.
+/// Returns the folder of the binaries, if the servers are built as well.
 fn binaries() -> Option<&'static Path> {
     let xdsload = Path::new(env!("CARGO_BIN_EXE_xdsload"));
     let binaries = xdsload.parent().expect("a binary is in a folder");

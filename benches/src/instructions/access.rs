@@ -1,5 +1,5 @@
-//! What access policies cost: an edit of one that few of many proxies hear of, the filters of many rules, and what many
-//! policies take.
+//! Costs of access policies: an edit that affects few of many proxies, the filters of many rules,
+//! and the memory of many policies.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ fn settings() -> AccessSettings {
     AccessSettings { root: "strait-system".into(), errors: PolicyErrors::Narrow }
 }
 
-/// A policy for the pods of a service, with so many rules. Another `salt` makes other rules.
+/// Returns a policy for the pods of a service, with this number of rules. Another `salt` gives
+/// other rules.
 fn policy(number: usize, service: usize, rules: usize, salt: usize) -> Arc<Value> {
     let rule = |rule: usize| {
         let account = format!("cluster.local/ns/{NAMESPACE}/sa/client-{rule}");
@@ -59,8 +60,8 @@ fn proxy_of(service: usize, number: usize) -> Proxy {
     .expect("a node")
 }
 
-/// One policy of a hundred is edited, which selects 10 of 1,000 proxies: read, indexed, the next version, who sees a
-/// difference, and those woken.
+/// Edits one of a hundred policies, which selects 10 of 1,000 proxies: reading, indexing, the next
+/// version, computing the affected proxies, and waking their streams.
 pub(crate) fn edit_for_10_of_1000() -> Case {
     const EDITS: usize = 20;
     const SERVICES: usize = 100;
@@ -102,7 +103,7 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
     Case::new(EDITS, run)
 }
 
-/// The way in of a workload that 200 rules guard, for requests and for connections.
+/// Generates the inbound listener of a workload that 200 rules guard, for HTTP and for TCP.
 pub(crate) fn rbac_of_200_rules() -> Case {
     const TIMES: usize = 20;
     let (mut mesh, _, _) = mesh(1, 1, 1);
@@ -120,8 +121,8 @@ pub(crate) fn rbac_of_200_rules() -> Case {
     })
 }
 
-/// The same for the first proxy that is given it after an edit: the policy is new, so that none of its rules is encoded yet,
-/// while what the edit doesn't touch is.
+/// Generates the same listener for the first proxy after an edit: the policy is new, so none of its
+/// rules is cached, while everything that the edit does not affect is.
 pub(crate) fn rbac_of_200_rules_edited() -> Case {
     const EDITS: usize = 20;
     let (mut mesh, _, _) = mesh(1, 1, 1);
@@ -142,7 +143,7 @@ pub(crate) fn rbac_of_200_rules_edited() -> Case {
     })
 }
 
-/// How many bytes of listeners a proxy has of its own.
+/// Returns the bytes of the listeners that belong to only this proxy.
 fn inbound(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> usize {
     let mut proxy_config = ProxyConfig::new(context, proxy, NetworkId::default(), cache);
     let all = proxy_config.all(ResourceType::Listener);
@@ -157,13 +158,13 @@ fn many(count: usize) -> (AccessIndex, Collection, Arc<AccessPolicies>) {
     (index, objects, change.policies)
 }
 
-/// Policies as they are in force.
+/// Measures active policies.
 pub(crate) fn bytes_policies(count: usize) -> Case {
     let (_, _, policies) = many(count);
     Case::holding(count, policies)
 }
 
-/// The same, with the objects as they are stored.
+/// Measures active policies with their stored objects.
 pub(crate) fn bytes_policies_stored(count: usize) -> Case {
     Case::holding(count, many(count))
 }

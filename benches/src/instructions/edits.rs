@@ -1,4 +1,5 @@
-//! What an edit of one rule costs, from the object to the bytes for each proxy that sees it. Without sockets and TLS.
+//! The cost of an edit of one rule, from the object to the bytes for each proxy that sees it,
+//! without sockets and TLS.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -19,14 +20,15 @@ use strait_model::{Collection, NetworkId, ObjectKey, VirtualHostDelivery};
 use strait_rules::traffic::{KindSettings, TrafficIndex};
 use strait_xds::resource::ResourceType;
 
-/// How proxies have the virtual hosts of a route.
+/// How proxies receive the virtual hosts of a route: in whole tables, or one by one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hosts {
     Whole,
     OneByOne,
 }
 
-/// Where the clients are that see the rules. A namespace has names of its own for its services.
+/// The namespace of the clients that see the rules. In the namespace of the services, services have
+/// short names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clients {
     WithServices,
@@ -42,7 +44,7 @@ impl Clients {
     }
 }
 
-/// A rule for the clients of its namespace; another `salt` makes another route.
+/// Returns a rule for the clients of its namespace. Another `salt` gives another route.
 fn object(namespace: &str, service: usize, salt: usize) -> Arc<Value> {
     let host = format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(service));
     let to = json!([{ "destination": { "host": host } }]);
@@ -62,11 +64,12 @@ fn object(namespace: &str, service: usize, salt: usize) -> Arc<Value> {
     }))
 }
 
-/// One of 400 rules is edited, which 50 of 200 proxies see, in two clusters: read, indexed, the next version, who sees a
-/// difference, those woken, and what each is sent and answers.
+/// Edits one of 400 rules, which 50 of 200 proxies in two clusters see: reading, indexing, the next
+/// version, computing the affected proxies, waking their streams, and each response and
+/// acknowledgement.
 pub(crate) fn rule(hosts: Hosts, clients: Clients) -> Case {
     let namespace = clients.namespace();
-    // How long a chunk is that one hits differs with the hash of each run.
+    // The length of the affected chunk depends on the hash seed of each run.
     const EDITS: usize = 25;
     const SERVICES: usize = 400;
     const PROXIES: usize = 200;

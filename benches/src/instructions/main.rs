@@ -1,10 +1,11 @@
-//! The pure parts of Strait, one at a time and many times over, for `benches/instructions` to count their
-//! instructions under callgrind.
+//! Runs the pure parts of Strait one at a time and many times over, so that `benches/instructions`
+//! can count their instructions under callgrind.
 //!
-//! `instructions CASE` prepares the case, then runs it in the function [`measured`], which alone is counted,
-//! and prints how many units that was. Without a case it lists them. Of the cases `bytes_…` what is on the heap
-//! at the end counts. `instructions CASE --ns` prints nanoseconds of CPU time for a unit instead. Prepares through the doors that the server itself uses: an API server's answers in,
-//! requests of proxies out.
+//! `instructions CASE` prepares the case, runs it in the function [`measured`], which alone is
+//! counted, and prints the number of units. Without a case it lists the cases. For cases named
+//! `bytes_…`, the bytes on the heap at the end are counted. `instructions CASE --ns` prints
+//! nanoseconds of CPU time per unit instead. The preparation uses the interfaces of the server:
+//! responses of an API server are the input, and requests of proxies trigger the output.
 
 mod access;
 mod edits;
@@ -41,7 +42,7 @@ use strait_xds::resource::{ResourceSource, ResourceType};
 
 const DOMAIN: &str = "cluster.local";
 
-/// A prepared case: what to run, and how many units that is.
+/// A prepared case: the code to run, and the number of units that it processes.
 struct Case {
     units: usize,
     run: Box<dyn FnMut()>,
@@ -52,7 +53,7 @@ impl Case {
         Self { units, run: Box::new(run) }
     }
 
-    /// A case that is about what it holds.
+    /// Returns a case that measures the memory of `held`.
     fn holding<T: 'static>(units: usize, held: T) -> Self {
         Self::new(units, move || {
             black_box(&held);
@@ -71,7 +72,7 @@ const CASES: &[Listed] = &[
     ("ingest_protobuf", "change", || ingest(Protobuf, 1000, 10)),
     ("merge_10_clusters", "endpoint", || merge(10, 10)),
     ("next_context_1k", "change", || next_context(2, 1_000, 10)),
-    // Small services: preparing them under callgrind is what takes the time.
+    // Small services, because the preparation under callgrind takes most of the time.
     ("next_context_10k", "change", || next_context(1, 10_000, 1)),
     ("eds_encode_1x100", "endpoint", || eds_encode(Lean, 100, 1)),
     ("eds_encode_10x10", "endpoint", || eds_encode(Lean, 10, 10)),
@@ -80,7 +81,7 @@ const CASES: &[Listed] = &[
     ("eds_encode_full_1000x1", "endpoint", || eds_encode(Full, 1, 1000)),
     ("view_lookup", "look-up", || view_lookup(1000)),
     ("mark_50_of_1000", "woken stream", || mark(1000, 50)),
-    // The difference of the two is what the timeline costs.
+    // The difference between these two cases is the cost of the timeline.
     ("timeline_50_of_1000", "woken stream", || timeline(1000, 50)),
     ("policy_edit_10_of_1000", "edit", access::edit_for_10_of_1000),
     ("rbac_200_rules", "workload", access::rbac_of_200_rules),
@@ -103,7 +104,7 @@ const CASES: &[Listed] = &[
     ("bytes_policies_stored", "policy", || access::bytes_policies_stored(5000)),
     ("bytes_rules_stored", "object", || rules::bytes_stored(1000, Said::Alike)),
     ("bytes_rules_unlike", "object", || rules::bytes_stored(1000, Said::Unlike)),
-    // The script holds these two to the same figure.
+    // The script requires these two to be equal.
     ("bytes_rotated_3", "endpoint", || bytes_rotated(3)),
     ("bytes_rotated_301", "endpoint", || bytes_rotated(301)),
 ];
@@ -118,7 +119,7 @@ fn main() -> ExitCode {
         return ExitCode::from(64);
     };
     let mut case = prepare();
-    // Clocks are only read where they are asked for: under valgrind they can't be.
+    // Clocks are read only on request, because they cannot be read under valgrind.
     let timed = std::env::args().nth(2).as_deref() == Some("--ns");
     let began = if timed { cpu_ns() } else { 0 };
     measured(&mut *case.run);
@@ -127,19 +128,19 @@ fn main() -> ExitCode {
     } else {
         println!("{}", case.units);
     }
-    // What it holds is counted at the end.
+    // The memory of the case is counted at the end of the process.
     std::mem::forget(case);
     ExitCode::SUCCESS
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread, in nanoseconds.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     // Neither is ever negative.
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// What is counted. Its name is the script's to know.
+/// Runs a case. The script counts the instructions inside this function, by its name.
 #[inline(never)]
 fn measured(run: &mut dyn FnMut()) {
     black_box(run)();
@@ -147,7 +148,8 @@ fn measured(run: &mut dyn FnMut()) {
 
 // ---- worlds
 
-/// A cluster of `services` services with `endpoints` endpoints each, and what its registry says of them.
+/// Returns a cluster of `services` services with `endpoints` endpoints each, and the contents that
+/// its registry sent.
 fn cluster(services: usize, endpoints: usize, salt: usize) -> (Offline, Contents) {
     cluster_that_tells(Lean, services, endpoints, salt)
 }
@@ -176,7 +178,7 @@ fn tell(cluster: &mut Offline, plural: &str, encoding: Encoding, event: &[u8]) {
     assert_eq!(told, Ok(1), "{plural}");
 }
 
-/// A slice in the form that a case is about.
+/// Returns an EndpointSlice in the encoding of the case.
 fn slice(encoding: Encoding, service: usize, endpoints: usize, salt: usize) -> Vec<u8> {
     match encoding {
         Json => objects::slice(service, endpoints, salt),
@@ -192,7 +194,7 @@ fn update(number: usize, change: ShardChange) -> RegistryUpdate {
     RegistryUpdate { shard: ShardKey::kubernetes(id(number)), epoch: Epoch(1), change }
 }
 
-/// So many clusters, and no others, are members.
+/// Returns the event that sets the members to this number of clusters.
 fn known(clusters: usize) -> MeshEvent {
     let known = KnownCluster {
         fixed_network: None,
@@ -206,7 +208,8 @@ fn known(clusters: usize) -> MeshEvent {
     MeshEvent::Clusters(Arc::new(KnownClusters { clusters }))
 }
 
-/// A complete mesh of `clusters` equal clusters, their registries, and its first version.
+/// Builds a mesh of `clusters` equal clusters. Returns the mesh, the registries and the first
+/// version.
 fn mesh(
     clusters: usize,
     services: usize,
@@ -263,7 +266,7 @@ fn hostname(number: usize) -> Hostname {
 
 // ---- cases
 
-/// Slices come once more as they were: decoded, and seen to be no news.
+/// Receives unchanged slices again: they are decoded and recognized as unchanged.
 fn decode(encoding: Encoding, slices: usize, endpoints: usize) -> Case {
     let (mut cluster, _) = cluster(slices, endpoints, 0);
     let events: Vec<_> =
@@ -277,7 +280,7 @@ fn decode(encoding: Encoding, slices: usize, endpoints: usize) -> Case {
     Case::new(slices * endpoints, run)
 }
 
-/// Pods that are known are told again, as a real API server writes them in protobuf.
+/// Receives known pods again, as a real API server writes them in protobuf.
 fn decode_pods(pods: usize) -> Case {
     let mut cluster = Offline::new(usize::MAX);
     let events: Vec<_> = (0..pods).map(objects::real_pod).collect();
@@ -291,7 +294,7 @@ fn decode_pods(pods: usize) -> Case {
     Case::new(pods, run)
 }
 
-/// A slice changes in a cluster that holds many: decoded, indexed, and said.
+/// Changes a slice in a cluster with many slices: decoding, indexing, and sending the update.
 fn ingest(encoding: Encoding, services: usize, endpoints: usize) -> Case {
     const CHANGES: usize = 100;
     let (mut cluster, _) = cluster(services, endpoints, 0);
@@ -335,7 +338,7 @@ fn merge(clusters: usize, endpoints: usize) -> Case {
     Case::new(SERVICES * clusters * endpoints, run)
 }
 
-/// An endpoint changes in a mesh of many services: what the event loop does for it.
+/// Changes an endpoint in a mesh of many services: the work of the event loop.
 fn next_context(clusters: usize, services: usize, endpoints: usize) -> Case {
     const CHANGES: usize = 50;
     let (mut mesh, mut registries, _) = mesh(clusters, services, endpoints);
@@ -355,7 +358,7 @@ fn next_context(clusters: usize, services: usize, endpoints: usize) -> Case {
     Case::new(CHANGES, run)
 }
 
-/// A proxy's first assignments. Named as the peer's benchmark: endpoints x services.
+/// Encodes the first assignments of a proxy. Named like the peer's benchmark: endpoints x services.
 fn eds_encode(metadata: EndpointMetadata, services: usize, endpoints: usize) -> Case {
     let (_, _, context) = mesh_that_tells(metadata, 1, services, endpoints);
     let (proxy, cache, names) = (proxy(), Cache::default(), names(services));
@@ -363,7 +366,7 @@ fn eds_encode(metadata: EndpointMetadata, services: usize, endpoints: usize) -> 
     Case::new(services * endpoints, run)
 }
 
-/// Another proxy's, of the same kind.
+/// Looks up the assignments of a second proxy with the same view.
 fn view_lookup(services: usize) -> Case {
     let (_, _, context) = mesh(1, services, 10);
     let (proxy, cache, names) = (proxy(), Cache::default(), names(services));
@@ -386,17 +389,17 @@ fn assignments(
     let mut proxy_config = ProxyConfig::new(context, proxy, NetworkId::default(), cache);
     for name in names {
         let resource = proxy_config.one(ResourceType::Endpoint, name).expect("an assignment");
-        // An address takes some 20 bytes at least: nothing was left out.
+        // An address takes at least some 20 bytes, so this verifies that no endpoint is missing.
         assert!(resource.body.len() > endpoints * 20, "{name}: {} bytes", resource.body.len());
         black_box(resource);
     }
 }
 
-/// How many services there are of which one changes, and how many change.
+/// The number of services of which one changes, and the number of changes.
 const MARKED_SERVICES: usize = 1000;
 const MARKS: usize = 100;
 
-/// One of a thousand services changes, which some of many streams watch.
+/// Changes one of a thousand services, to which some of many streams subscribe.
 fn mark(streams: usize, interested: usize) -> Case {
     let (interest, subscriptions) = watching(streams, interested);
     let changes = marks();
@@ -409,16 +412,16 @@ fn mark(streams: usize, interested: usize) -> Case {
     Case::new(MARKS * interested, run)
 }
 
-/// The same with the timeline: each stream that is woken holds a receipt, notes that it has sent what it is for and hands it back
-/// with the answer, and the change is entered.
+/// Repeats [`mark`] with the timeline: each woken stream stores a receipt, records that it has sent
+/// the change, and returns the receipt with the acknowledgement. The change is entered.
 fn timeline(streams: usize, interested: usize) -> Case {
     let (interest, subscriptions) = watching(streams, interested);
     let changes = marks();
     let (timeline, proxy) = (Timeline::default(), proxy());
     let stride = streams / interested;
-    // As a stream has it: for what it has yet to answer for there is room already.
+    // A stream has already allocated the space for its pending receipts.
     let mut receipts = Vec::with_capacity(interested);
-    // Long enough that as many go as come.
+    // Enough changes that old entries are evicted as new ones are entered.
     let enter = |timeline: &Timeline, delivery: &Arc<Delivery>| {
         let cause = Cause::named("c1".into(), "EndpointSlice", "svc-1");
         let words = "svc-1: 10 -> 10 endpoints".to_owned();
@@ -437,7 +440,7 @@ fn timeline(streams: usize, interested: usize) -> Case {
                 receipts.extend(woken.take_receipts());
             }
             assert_eq!(receipts.len(), interested, "those that were woken");
-            // Whoever sends has looked at the clock already; whoever is answered looks anew.
+            // The sending side has already read the clock; the acknowledging side reads it again.
             let begun = Instant::now();
             receipts.iter_mut().for_each(|receipt| receipt.sent(&proxy, begun));
             receipts.drain(..).for_each(|receipt| receipt.acknowledge(&proxy, Instant::now()));
@@ -447,7 +450,8 @@ fn timeline(streams: usize, interested: usize) -> Case {
     Case::new(MARKS * interested, run)
 }
 
-/// Streams that watch each of many services by the same number of them.
+/// Returns streams that subscribe to many services, with the same number of streams for each
+/// service.
 fn watching(streams: usize, interested: usize) -> (Arc<Interest>, Vec<Subscription>) {
     let interest = Arc::new(Interest::default());
     let mut subscriptions = Vec::new();
@@ -470,19 +474,19 @@ fn marks() -> Vec<Changes> {
     (0..MARKS).map(change).collect()
 }
 
-/// A cluster as its registry keeps it, with what it has said of it.
+/// Measures a cluster as its registry stores it, with the contents that it sent.
 fn bytes_registry(services: usize, endpoints: usize) -> Case {
     let (registry, contents) = cluster(services, endpoints, 0);
     Case::holding(services * endpoints, (registry, contents))
 }
 
-/// The mesh and its version, without the registry of its cluster.
+/// Measures the mesh and its version, without the registry of its cluster.
 fn bytes_context(services: usize, endpoints: usize) -> Case {
     let (mesh, _, context) = mesh(1, services, endpoints);
     Case::holding(services * endpoints, (mesh, context))
 }
 
-/// The same, and the assignments of all services for one kind of proxy.
+/// Measures the mesh, its version, and the assignments of all services for one kind of proxy.
 fn bytes_encoded(services: usize, endpoints: usize) -> Case {
     let (mesh, _, context) = mesh(1, services, endpoints);
     let cache = Cache::default();
@@ -490,8 +494,9 @@ fn bytes_encoded(services: usize, endpoints: usize) -> Case {
     Case::holding(services * endpoints, (mesh, context, cache))
 }
 
-/// A mesh of two clusters, the second of which has come anew so many times, from other addresses, and every
-/// other time after it had been removed: what went has to leave nothing.
+/// Measures a mesh of two clusters after the second one was replaced `rounds` times with other
+/// addresses, and removed before every other replacement. Removed clusters must leave no memory
+/// behind.
 fn bytes_rotated(rounds: usize) -> Case {
     const SERVICES: usize = 5;
     const ENDPOINTS: usize = 4;

@@ -1,8 +1,8 @@
-//! Objects as an API server tells them: watch events in JSON and in protobuf.
+//! Objects in the form that an API server sends: watch events in JSON and in protobuf.
 
 use serde_json::{Value, json};
 
-/// The namespace of all of them.
+/// The namespace of all objects.
 pub(crate) const NAMESPACE: &str = "shop";
 
 /// A Service, in JSON.
@@ -39,7 +39,7 @@ pub(crate) fn pod(service: usize, number: usize, salt: usize) -> Vec<u8> {
     }))
 }
 
-/// An EndpointSlice of `count` endpoints, in JSON; another `salt` makes other addresses.
+/// An EndpointSlice of `count` endpoints, in JSON. Another `salt` gives other addresses.
 pub(crate) fn slice(service: usize, count: usize, salt: usize) -> Vec<u8> {
     let endpoint = |number: usize| {
         let pod = pod_name(service, number);
@@ -71,7 +71,8 @@ fn event(object: &Value) -> Vec<u8> {
     format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n").into_bytes()
 }
 
-/// The same as [`slice()`], in protobuf. Field numbers: k8s.io/api/discovery/v1/generated.proto.
+/// The EndpointSlice of [`slice()`] in protobuf. Field numbers:
+/// k8s.io/api/discovery/v1/generated.proto.
 pub(crate) fn slice_in_protobuf(service: usize, count: usize, salt: usize) -> Vec<u8> {
     let service_name = service_name(service);
     let label = [text(1, "kubernetes.io/service-name"), text(2, &service_name)].concat();
@@ -105,8 +106,8 @@ pub(crate) fn slice_in_protobuf(service: usize, count: usize, salt: usize) -> Ve
     event_in_protobuf(&[&b"k8s\0"[..], &field(1, &kind), &field(2, &slice)].concat())
 }
 
-/// One of up to 1,000 Pods, in protobuf: as a real API server wrote one, with a name and an address of as many
-/// letters.
+/// One of up to 1,000 Pods, in protobuf: a Pod that a real API server wrote, with a name and an
+/// address of the same length.
 pub(crate) fn real_pod(number: usize) -> Vec<u8> {
     let real = include_bytes!("../../../sim/src/protobuf/real/pod.protobuf");
     let [a, b, c] = [number / 100 % 10, number / 10 % 10, number % 10];

@@ -1,4 +1,4 @@
-//! What rules of traffic take: as they are in force, and as they are stored.
+//! The memory of traffic rules: active, and with their stored objects.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn object(kind: &str, number: usize, spec: Value) -> Arc<Value> {
     }))
 }
 
-/// What a rule says that others may say as well: the same in all, or a number in each that no other has.
+/// Whether rules are equal and can share their parts, or have different numbers.
 #[derive(Clone, Copy)]
 pub(crate) enum Said {
     Alike,
@@ -38,7 +38,7 @@ impl Said {
     }
 }
 
-/// Two routes by weight, one of them for a header.
+/// Two weighted routes, one of them for a header.
 fn virtual_service(number: usize, said: Said) -> Arc<Value> {
     let host = format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(number));
     let to = |subset: &str, weight: u32| json!({ "destination": { "host": host, "subset": subset }, "weight": weight });
@@ -74,7 +74,7 @@ fn destination_rule(number: usize, said: Said) -> Arc<Value> {
     object("DestinationRule", number, spec)
 }
 
-/// So many of each, with the objects as they are stored.
+/// Measures this number of both kinds, with their stored objects.
 pub(crate) fn bytes_stored(count: usize, said: Said) -> Case {
     let mut index = TrafficIndex::new(KindSettings::of(DOMAIN, &MeshConfig::default()));
     let objects = (0..count)

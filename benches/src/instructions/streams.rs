@@ -1,5 +1,6 @@
-//! What one Delta stream costs, from requests of a proxy to the bytes of its answers: a first sync, a
-//! reconnect with all that was held, and a change that one assignment tells of. Without sockets and TLS.
+//! The cost of one Delta stream, from the requests of a proxy to the bytes of the responses: a
+//! first sync, a reconnect with all known versions, and a change of one assignment. Without sockets
+//! and TLS.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -22,28 +23,28 @@ use strait_xds::resource::{ResourceSource, ResourceType};
 use strait_xds::session::{ProtocolForm, RESPONSE_BYTES, Session};
 
 const SERVICES: usize = 1000;
-/// Assignments that the proxy asks for.
+/// The number of assignments to which the proxy subscribes.
 const WATCHED: usize = 50;
 
-/// What a client holds, by type: versions by name.
+/// The resources that a client has: versions by name, by type.
 type Held = HashMap<ResourceType, HashMap<String, String>>;
 
 /// One proxy's stream.
 pub(crate) struct Client {
     pub(crate) session: Session,
     proxy: Proxy,
-    /// Room for an answer.
+    /// The buffer of a response.
     answer: Vec<u8>,
 }
 
-/// The first requests of a stream, for all upstream clusters and for `names`, with the versions of what the
-/// client holds.
+/// Returns the first requests of a stream, for all upstream clusters and for `names`, with the
+/// versions that the client has.
 fn first_requests(names: &[String], held: &Held) -> Vec<Vec<u8>> {
     let of = |(kind, names)| request(kind, names, held.get(&kind).cloned().unwrap_or_default());
     [(ResourceType::Cluster, &[][..]), (ResourceType::Endpoint, names)].map(of).into()
 }
 
-/// The first request of a type, for these names, with the versions of what the client holds.
+/// Returns the first request of a type, for these names, with the versions that the client has.
 pub(crate) fn request(
     kind: ResourceType,
     names: &[String],
@@ -68,7 +69,7 @@ impl Client {
         Self { session: Session::new(ProtocolForm::Delta), proxy, answer: Vec::new() }
     }
 
-    /// Says what waits in `requests`.
+    /// Passes `requests` to the session.
     pub(crate) fn ask(&mut self, requests: &[Vec<u8>], context: &Arc<PushContext>, cache: &Cache) {
         for request in requests {
             let mut proxy_config =
@@ -78,7 +79,7 @@ impl Client {
         }
     }
 
-    /// Takes and acknowledges all there is to send; returns how many resources that were.
+    /// Takes and acknowledges all pending responses. Returns the number of resources in them.
     pub(crate) fn drain(&mut self, context: &Arc<PushContext>, cache: &Cache) -> usize {
         let mut count = 0;
         loop {
@@ -101,7 +102,7 @@ impl Client {
         }
     }
 
-    /// What it is sent now; not part of what is counted.
+    /// Returns the resources that the client receives now; this is not part of the measurement.
     fn held(mut self, context: &Arc<PushContext>, cache: &Cache) -> Held {
         let mut all = Held::new();
         let mut proxy_config = ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
@@ -123,7 +124,7 @@ fn say(session: &mut Session, request: &[u8], source: Option<&mut dyn ResourceSo
     session.on_request(request, source, SystemTime::UNIX_EPOCH).expect("it is sound");
 }
 
-/// Streams of proxies that hold nothing, of a kind that is known.
+/// Measures first syncs: streams of proxies without resources, with a cached view.
 pub(crate) fn first_sync() -> Case {
     const STREAMS: usize = 20;
     let (_, _, context) = mesh(1, SERVICES, 1);
@@ -143,7 +144,7 @@ pub(crate) fn first_sync() -> Case {
     Case::new(STREAMS, run)
 }
 
-/// Streams of proxies that come back with all they held, which is as it was.
+/// Measures reconnects: streams of proxies that have all resources, which have not changed.
 pub(crate) fn reconnect() -> Case {
     const STREAMS: usize = 20;
     let (_, _, context) = mesh(1, SERVICES, 1);
@@ -165,7 +166,7 @@ pub(crate) fn reconnect() -> Case {
     Case::new(STREAMS, run)
 }
 
-/// Changes of one endpoint each, told to streams that watch all services.
+/// Measures deliveries: changes of one endpoint each, for streams that subscribe to all services.
 pub(crate) fn deliver() -> Case {
     const STREAMS: usize = 10;
     const CHANGES: usize = 20;
@@ -193,7 +194,7 @@ pub(crate) fn deliver() -> Case {
             (context, Dirty { endpoints, ..Dirty::default() })
         })
         .collect();
-    // Made once for all streams, and counted elsewhere.
+    // Resources that all streams share are encoded here, and counted elsewhere.
     let mut first = Client::new();
     first.ask(&asked, &context, &cache);
     for (context, dirty) in &versions {

@@ -1,4 +1,4 @@
-//! The token of a pod: read, checked and verified by the keys of its API server, as for each call that brings one.
+//! The verification of a pod's token with the keys of its API server, as in each call with a token.
 
 use std::hint::black_box;
 use std::time::{Duration, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use strait_identity::token::{IssuerKeys, SignedToken};
 
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// As an API server signs it (RS256), for somebody of the year 2026; its key was thrown away.
+/// A token as an API server signs it (RS256), issued in 2026. The private key was discarded.
 const TOKEN: &str = concat!(
     "eyJhbGciOiJSUzI1NiIsImtpZCI6Ijh2UzJvMnBEcTB5SnBRMWJNajVsNnkwdEM4bTF6WTNrcWZDMlhuQjdlVW8ifQ.eyJhdWQiOlsia",
     "XN0aW8tY2EiXSwiZXhwIjo0MTAyNDQ0ODAwLCJpYXQiOjE3NjcyMjU2MDAsImlzcyI6Imh0dHBzOi8va3ViZXJuZXRlcy5kZWZhdWx0L",
@@ -23,7 +23,7 @@ const TOKEN: &str = concat!(
     "S-fjMU1b4zxicjlNnED3DbFUZhqg",
 );
 
-/// The modulus of that key.
+/// The modulus of the public key.
 const MODULUS: &str = concat!(
     "yk_ZJh1js6nFYBjX4rC6HmdS_zRmul_9kkVoNTc-KN03Yk6OB87o9VuJMMQNloHSBrro9vkl20-kFbuCwn2jvfpb72oCEEdbT9uIsjOR",
     "GqvA8uxUhWVV0VQuADiAyRrKk3tRca6rHjtrGskChsBBl8eYA72s_3nfMcZdpIVGcmltZRuEfNKKUi0YCfLOIr6qpROYVKn1E4jbQoT1",
@@ -31,7 +31,7 @@ const MODULUS: &str = concat!(
     "nOyVga5QGxo6zUqKG6ON8GUP56aQmw",
 );
 
-/// One after the other, of a thousand calls.
+/// Verifies the token of a thousand calls, one after the other.
 pub(super) fn verify() -> Case {
     let key = format!(
         r#"{{"keys":[{{"use":"sig","kty":"RSA","kid":"8vS2o2pDq0yJpQ1bMj5l6y0tC8m1zY3kqfC2XnB7eUo","alg":"RS256","n":"{MODULUS}","e":"AQAB"}}]}}"#
