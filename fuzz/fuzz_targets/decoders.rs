@@ -1,4 +1,5 @@
-//! The slim decoders say of any objects what a full decode says, in JSON and in protobuf.
+//! For any objects, the slim decoders give the same result as a full decode, in JSON and in
+//! protobuf.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

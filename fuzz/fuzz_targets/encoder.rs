@@ -1,4 +1,4 @@
-//! The direct encoder writes of any endpoints what prost writes.
+//! For any endpoints, the direct encoder writes the same bytes as prost.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

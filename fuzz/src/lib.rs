@@ -1,9 +1,10 @@
-//! What the fuzz targets share.
+//! Shared code of the fuzz targets.
 
 pub use strait_base::testing::fuzz::Numbers;
 use strait_base::testing::fuzz::Target;
 
-/// A program that gives the fuzzer's bytes to the target of that name in its crate's `fuzz::TARGETS`.
+/// Defines a program that passes the fuzzer's bytes to the target with this name in its crate's
+/// `fuzz::TARGETS`.
 #[macro_export]
 macro_rules! target {
     ($name:literal) => {
@@ -15,7 +16,7 @@ macro_rules! target {
     };
 }
 
-/// The targets of all crates.
+/// Iterates over the targets of all crates.
 fn targets() -> impl Iterator<Item = &'static Target> {
     let crates = [
         strait_http2::fuzz::TARGETS,
@@ -31,10 +32,10 @@ fn targets() -> impl Iterator<Item = &'static Target> {
     crates.into_iter().flatten()
 }
 
-/// The target of that name.
+/// Returns the target with this name.
 ///
 /// # Panics
-/// There is none.
+/// If no target has this name.
 pub fn named(name: &str) -> fn(&[u8]) -> bool {
     let found = targets().find(|(one, _)| *one == name);
     found.unwrap_or_else(|| panic!("no target {name}")).1

@@ -1,5 +1,5 @@
-//! Who the proxies are: a certificate for each, over one key, and a TLS client that is cheap to have
-//! thousands of.
+//! Identities of the proxies: a certificate for each, all with the same key, and a TLS client
+//! configuration that is cheap enough for thousands of proxies.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use crate::Failure;
 use strait_identity::{Authority, AuthorityPem, SpiffeId, tls};
 
-/// How long the certificates live.
+/// The lifetime of the certificates.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Issues certificates for workloads.
@@ -28,14 +28,15 @@ pub(crate) struct Issuer {
 }
 
 impl Issuer {
-    /// Reads the CA of `directory`.
+    /// Reads the CA in `directory`.
     pub(crate) fn new(directory: &Path) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure(format!("--ca-dir: {error}"));
         let pem = AuthorityPem::read(directory).map_err(|error| failed(&error))?;
         let origin = directory.display().to_string();
         let authority =
             Authority::new(&pem, &origin, SystemTime::now()).map_err(|error| failed(&error))?;
-        // The server can't see that proxies share a key: each shows another certificate.
+        // The server cannot detect that proxies share a key, because each presents a different
+        // certificate.
         let key = KeyPair::generate().map_err(|error| failed(&error))?;
         let request = CertificateParams::default()
             .serialize_request(&key)
@@ -58,7 +59,7 @@ impl Issuer {
         })
     }
 
-    /// A client without any.
+    /// Returns a client configuration without a certificate.
     pub(crate) fn nobody(&self) -> Result<Arc<ClientConfig>, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure(format!("TLS: {error}"));
         let mut config = ClientConfig::builder_with_provider(offered())
@@ -72,7 +73,7 @@ impl Issuer {
         Ok(Arc::new(config))
     }
 
-    /// A client with a certificate of its own.
+    /// Returns a client configuration with a certificate for `id`.
     pub(crate) fn client(&self, id: &SpiffeId) -> Result<Arc<ClientConfig>, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure(format!("a certificate: {error}"));
         let now = SystemTime::now();
@@ -88,13 +89,13 @@ impl Issuer {
             .with_client_auth_cert(chain.certificates().to_vec(), self.key.clone_key())
             .map_err(|error| failed(&error))?;
         config.alpn_protocols = vec![tls::ALPN.to_vec()];
-        // A proxy that comes back after a restart has no session to resume.
+        // A proxy that reconnects after a restart has no session to resume.
         config.resumption = rustls::client::Resumption::disabled();
         Ok(Arc::new(config))
     }
 }
 
-/// What Envoy offers: AES-128 before all others, where the machine has instructions for it.
+/// The cipher suites that Envoy offers: AES-128 first, if the machine has instructions for it.
 fn offered() -> Arc<CryptoProvider> {
     let mut provider = CryptoProvider::clone(&tls::provider());
     provider
@@ -103,8 +104,9 @@ fn offered() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// Verifies a server's chain once, and then takes the very same chain for the very same name: that saves
-/// the load client, not the server. That the server holds the key is verified every time.
+/// Verifies a server's chain once, and afterwards accepts the identical chain for the identical
+/// name. This saves CPU in the load client, not in the server. The proof that the server has the
+/// key is verified every time.
 #[derive(Debug)]
 struct KnownServer {
     full: Arc<WebPkiServerVerifier>,

@@ -1,7 +1,7 @@
-//! Stamped changes: which were made, and when each proxy had them.
+//! Stamped changes: which changes were made, and when each proxy received them.
 //!
-//! A change is recognised by its address in the raw bytes of an assignment. A response may come before the
-//! word of its change does, so responses wait until all changes made before they came are known.
+//! A change is recognized by its address in the raw bytes of an assignment. A response may arrive
+//! before the stamp of its change. So responses wait until all earlier changes are known.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -20,38 +20,38 @@ use tokio::net::TcpStream;
 use crate::Failure;
 use crate::wire::{Kind, Resource};
 
-/// How often waiting responses are looked through. No figure depends on it.
+/// The interval at which waiting responses are searched. No figure depends on it.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
-/// So many periods pass between two questions for stamps where little waits for them: each costs CPU, which
-/// would count as what proxies need.
+/// The number of periods between two requests for stamps while few bytes wait for them. Each
+/// request costs CPU, which would be counted as the cost of the proxies.
 const PERIODS_BETWEEN: usize = 10;
-/// What waits for stamps, in bytes, when they are asked for sooner.
+/// The number of waiting bytes above which stamps are requested immediately.
 const MUCH: usize = 1 << 20;
-/// After this nobody looks for a change any longer.
+/// The time after which a change is no longer searched for.
 const LOOKED_FOR_NS: u64 = 60_000_000_000;
 
-/// `CLOCK_MONOTONIC` in nanoseconds, which all processes of a machine share.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds, which all processes of a machine share.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     // Monotonic time is never negative.
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// Where a change is seen.
+/// The resource in which a change is visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Seen {
-    /// An assignment of the host name has the address.
+    /// An assignment of the hostname contains the address.
     Assignment,
-    /// A listener stands at the address: of a pod of a headless service.
+    /// A listener has the address: the address of a pod of a headless service.
     Listener,
-    /// An upstream cluster of the host name came.
+    /// An upstream cluster of the hostname was added.
     Added,
-    /// An upstream cluster of the host name went (Delta).
+    /// An upstream cluster of the hostname was removed (Delta).
     Removed,
 }
 
 impl Seen {
-    /// By the kind of a stamp. One without is of an endpoint.
+    /// Converts the kind of a stamp. A stamp without a kind is for an endpoint.
     fn of(kind: Option<&str>) -> Option<Self> {
         match kind {
             None | Some("endpoint") => Some(Self::Assignment),
@@ -84,20 +84,20 @@ impl Stamp {
         })
     }
 
-    /// What a resource is called that shows it.
+    /// Returns the name of the resource that shows the change.
     fn key(&self) -> &str {
         if self.seen == Seen::Listener { &self.address } else { &self.hostname }
     }
 
-    /// How the address stands in an assignment: a field of `SocketAddress` with its length before it, so
-    /// that 10.0.0.1 isn't found in 10.0.0.12.
+    /// Returns the encoding of the address in an assignment: a field of `SocketAddress` with its
+    /// length first, so that 10.0.0.1 is not found in 10.0.0.12.
     fn needle(&self) -> Vec<u8> {
         let length = u8::try_from(self.address.len()).unwrap_or(u8::MAX);
         [&[0x12, length], self.address.as_bytes()].concat()
     }
 }
 
-/// The changes that are known.
+/// The known changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stamps(Arc<Mutex<Known>>);
 
@@ -106,7 +106,7 @@ struct Known {
     stamps: Vec<Stamp>,
     /// Every change made before this moment is known.
     until_ns: u64,
-    /// Somebody can't wait for the next ones.
+    /// Whether a caller has requested the next stamps.
     wanted: bool,
 }
 
@@ -122,40 +122,41 @@ impl Stamps {
         known.wanted = false;
     }
 
-    /// Has the next ones asked for soon.
+    /// Requests the next stamps soon.
     pub(crate) fn want(&self) {
         self.known().wanted = true;
     }
 
-    /// Those after the first `from`, and the moment before which none is missing.
+    /// Returns the stamps after the first `from`, and the moment up to which the list is complete.
     fn after(&self, from: usize) -> (Vec<Stamp>, u64) {
         let known = self.known();
         (known.stamps.get(from..).unwrap_or_default().to_vec(), known.until_ns)
     }
 
-    /// All of them.
+    /// Returns all stamps.
     pub(crate) fn all(&self) -> Vec<Stamp> {
         self.known().stamps.clone()
     }
 
-    /// The moment before which none is missing.
+    /// Returns the moment up to which the list is complete.
     pub(crate) fn until_ns(&self) -> u64 {
         self.known().until_ns
     }
 
-    /// Asks the simulation for its changes, for ever.
+    /// Polls the simulator for its changes, without end.
     pub(crate) async fn poll(&self, control: SocketAddr) -> Failure {
         loop {
             let error = self.poll_connection(control).await;
             if self.until_ns() == 0 {
                 return Failure(format!("--stamps: http://{control}/v1/stamps: {error}"));
             }
-            // It worked before: the port is being restarted, or closed the connection.
+            // The connection worked before: the simulator is restarting its port, or closed the
+            // connection.
             tokio::time::sleep(PERIOD).await;
         }
     }
 
-    /// Asks on one connection until it fails.
+    /// Polls on one connection until it fails.
     async fn poll_connection(&self, control: SocketAddr) -> Box<dyn std::error::Error> {
         let connected = async {
             let stream = TcpStream::connect(control).await?;
@@ -203,17 +204,18 @@ impl Stamps {
     }
 }
 
-/// What the proxies of one thread have seen of the changes.
+/// The changes that the proxies of one thread have received.
 #[derive(Debug, Default)]
 pub(crate) struct Sightings {
     waiting: Vec<Arrival>,
     waiting_bytes: usize,
     taken: usize,
-    /// Changes that are looked for, by where and by what name.
+    /// Changes to search for, by resource kind and name.
     by_key: HashMap<(Seen, Box<[u8]>), Vec<Wanted>>,
-    /// For each change, by its place among all, when proxies had it: nanoseconds after it was made.
+    /// For each change, by its index: the delays with which proxies received it, in nanoseconds.
     seen: BTreeMap<usize, Vec<u64>>,
-    /// How many proxies ask for some assignment of a hostname, and the last that does.
+    /// For each hostname: the number of proxies that subscribe to an assignment of it, and the last
+    /// such proxy.
     asked: HashMap<Vec<u8>, (u32, u32)>,
 }
 
@@ -229,14 +231,15 @@ struct Arrival {
 struct Wanted {
     index: usize,
     at_ns: u64,
-    /// Of what the body has to have.
+    /// Searches the body for the address.
     finder: Option<memmem::Finder<'static>>,
-    /// One bit for each proxy that has it.
+    /// One bit for each proxy that has received the change.
     had_by: Vec<u64>,
 }
 
 impl Sightings {
-    /// Takes note that a proxy asks for an assignment. All of one proxy come before those of the next.
+    /// Records that a proxy subscribes to an assignment. All calls for one proxy come before those
+    /// for the next.
     pub(crate) fn asked(&mut self, proxy: u32, name: &[u8]) {
         let hostname = &name[hostname_of(name)..];
         match self.asked.get_mut(hostname) {
@@ -246,13 +249,13 @@ impl Sightings {
         }
     }
 
-    /// How many proxies ask for some assignment of a hostname.
+    /// Returns the number of proxies that subscribe to an assignment of each hostname.
     pub(crate) fn askers(&self) -> impl Iterator<Item = (String, u32)> {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         self.asked.iter().map(move |(hostname, (proxies, _))| (text(hostname), *proxies))
     }
 
-    /// Takes note of a resource that came.
+    /// Records a received resource.
     pub(crate) fn came(&mut self, at_ns: u64, proxy: u32, kind: Kind, resource: &Resource<'_>) {
         let name = resource.name;
         let hostname = || &name[hostname_of(name)..];
@@ -270,7 +273,7 @@ impl Sightings {
         }
     }
 
-    /// Takes note of an upstream cluster that went.
+    /// Records the removal of an upstream cluster.
     pub(crate) fn went(&mut self, at_ns: u64, proxy: u32, name: &[u8]) {
         self.note(at_ns, proxy, (Seen::Removed, &name[hostname_of(name)..]), &[]);
     }
@@ -280,7 +283,7 @@ impl Sightings {
         self.waiting.push(Arrival { at_ns, proxy, key: (seen, name.into()), body: body.into() });
     }
 
-    /// Looks through what has waited long enough, for changes made from `since_ns` on.
+    /// Searches the responses that have waited long enough, for changes made from `since_ns` on.
     pub(crate) fn look(&mut self, stamps: &Stamps, since_ns: u64) {
         let (new, until_ns) = stamps.after(self.taken);
         for stamp in new {
@@ -314,7 +317,7 @@ impl Sightings {
         }
     }
 
-    /// When proxies had each change, by the change's place among all.
+    /// Returns the delays with which proxies received each change, by the change's index.
     pub(crate) fn seen(&self) -> &BTreeMap<usize, Vec<u64>> {
         &self.seen
     }
@@ -324,7 +327,8 @@ impl Wanted {
     fn is_shown_by(&self, arrival: &Arrival) -> bool {
         match &self.finder {
             Some(finder) => finder.find(&arrival.body).is_some(),
-            // By its name alone, which may have come before for another reason.
+            // The change is recognized by the name alone, which may have arrived earlier for
+            // another reason.
             None => arrival.at_ns >= self.at_ns,
         }
     }
@@ -343,7 +347,7 @@ impl Wanted {
     }
 }
 
-/// Where the hostname begins in `outbound|80|SUBSET|HOST` and `outbound_.80_._.HOST`.
+/// Returns the index of the hostname in `outbound|80|SUBSET|HOST` and `outbound_.80_._.HOST`.
 pub(crate) fn hostname_of(name: &[u8]) -> usize {
     let after = |separator: &[u8]| memmem::rfind(name, separator).map(|at| at + separator.len());
     after(b"|").or_else(|| after(b"_.")).unwrap_or(0)
@@ -367,7 +371,7 @@ mod tests {
     const NAME: &[u8] = b"outbound|80||a.ns.svc.cluster.local";
 
     #[test]
-    fn a_change_is_seen_once_by_each_proxy_and_only_whole() {
+    fn change_is_recorded_once_per_proxy_and_only_for_the_whole_address() {
         let mut sightings = Sightings::default();
         let body = b"..\x12\x0b100.64.0.12..";
         for (at_ns, proxy) in [(150, 0), (160, 0), (170, 9)] {
@@ -378,16 +382,16 @@ mod tests {
         assert_eq!(sightings.seen, [(1, vec![50, 70])].into());
     }
 
-    /// Takes note of an assignment.
+    /// Records an assignment.
     fn came(sightings: &mut Sightings, at_ns: u64, proxy: u32, body: &[u8]) {
         sightings.came(at_ns, proxy, Kind::Eds, &Resource { name: NAME, version: b"", body });
     }
 
     #[test]
-    fn services_and_pods_are_seen_by_name() {
+    fn changes_of_services_and_pods_are_recognized_by_name() {
         let mut sightings = Sightings::default();
         let of = |name: &'static str| Resource { name: name.as_bytes(), version: b"", body: b"" };
-        // Before it was added, it was there for another reason.
+        // Before the change was made, the cluster existed for another reason.
         sightings.came(90, 0, Kind::Cds, &of("outbound|80||a.ns.svc.cluster.local"));
         sightings.came(110, 0, Kind::Cds, &of("outbound|80||a.ns.svc.cluster.local"));
         sightings.came(120, 0, Kind::Cds, &of("outbound|81||a.ns.svc.cluster.local"));
@@ -405,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_waits_for_the_word_of_its_change() {
+    fn response_waits_for_the_stamp_of_its_change() {
         let mut sightings = Sightings::default();
         came(&mut sightings, 150, 0, b"\x12\x0a100.64.0.1");
         sightings.look(&stamps(&[], 140), 0);
@@ -415,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_are_wanted_where_much_waits_for_them() {
+    fn stamps_are_requested_early_when_many_bytes_wait() {
         let mut sightings = Sightings::default();
         let stamps = stamps(&[], 140);
         let wanted = |sightings: &mut Sightings| {
@@ -431,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_asks_for_two_ports_counts_once() {
+    fn proxy_with_two_ports_of_a_host_is_counted_once() {
         let mut sightings = Sightings::default();
         for (proxy, name) in [(0, "80||a"), (0, "443||a"), (0, "80||b"), (3, "443||a")] {
             sightings.asked(proxy, format!("outbound|{name}").as_bytes());
@@ -441,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_before_the_run_is_not_counted() {
+    fn change_before_the_run_is_ignored() {
         let mut sightings = Sightings::default();
         came(&mut sightings, 150, 0, b"\x12\x0a100.64.0.1");
         sightings.look(&stamps(&[("100.64.0.1", 100)], 200), 120);
@@ -449,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn hostnames_are_found_in_both_forms() {
+    fn hostname_is_found_in_both_name_formats() {
         for name in [NAME, b"outbound_.80_._.a.ns.svc.cluster.local"] {
             assert_eq!(&name[hostname_of(name)..], b"a.ns.svc.cluster.local");
         }

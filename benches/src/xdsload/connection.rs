@@ -1,7 +1,8 @@
-//! One proxy's connections, one after the other: TCP, TLS, and HTTP/2 on it.
+//! The consecutive connections of one proxy: TCP, TLS and HTTP/2.
 //!
-//! Bytes are read into memory that all connections of a thread share, decrypted there record by record, and seen
-//! by whoever reads responses before the next read. What a connection keeps is the beginning of a record.
+//! Bytes are read into memory that all connections of a thread share, decrypted in place record by
+//! record, and processed before the next read. A connection stores only the beginning of an
+//! incomplete record.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -23,24 +24,25 @@ use crate::http2::Http2;
 use crate::tokens::Token;
 use crate::wire::Form;
 
-/// What a proxy may be sent before it has taken what came: as Envoy, and as a slow one.
+/// The HTTP/2 window of a proxy in bytes: the same as Envoy's, and a smaller one for slow proxies.
 const WINDOW: u32 = 1 << 20;
 const WINDOW_SLOW: u32 = 1 << 16;
-/// What a slow proxy takes in a second.
+/// The rate at which a slow proxy reads.
 const SLOW_BYTES_PER_SECOND: f64 = 65536.0;
-/// How long a connection may take to come about.
+/// The time limit for establishing a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
-/// What is read at once, at most: some records of TLS (16 KiB), and little enough to stay in a CPU's cache.
+/// The maximum size of one read: several TLS records (16 KiB), and small enough for the CPU cache.
 const READ: usize = 128 << 10;
-/// Of what a connection sends so much memory is kept: acknowledgements, and no first requests.
+/// The capacity of the send buffer that is kept: enough for acknowledgements, not for first
+/// requests.
 const KEPT: usize = 4 << 10;
 
-/// What all connections of a thread share.
+/// The state that all connections of a thread share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// What has just been read.
+    /// The bytes of the last read.
     input: RefCell<Box<[u8]>>,
-    /// Bytes of all connections, TLS and HTTP/2 included.
+    /// Bytes received on all connections, including TLS and HTTP/2.
     pub(crate) received: Cell<u64>,
     pub(crate) sent: Cell<u64>,
 }
@@ -52,7 +54,7 @@ impl Default for Shared {
     }
 }
 
-/// Where to connect to.
+/// The server to connect to.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -60,13 +62,13 @@ pub(crate) struct Server {
     pub(crate) authority: String,
 }
 
-/// A stream on a connection of its own. Dropping it ends the connection.
+/// A stream on its own connection. Dropping it closes the connection.
 pub(crate) struct Stream<'a> {
     shared: &'a Shared,
     tcp: TcpStream,
     tls: Tls,
     http: Http2,
-    /// What came and isn't a whole record.
+    /// The bytes of an incomplete record.
     rest: Vec<u8>,
     slow: bool,
 }
@@ -75,7 +77,7 @@ impl<'a> Stream<'a> {
     /// Connects and opens a stream.
     ///
     /// # Errors
-    /// What went wrong, without what differs from proxy to proxy.
+    /// The reason, without details that differ between proxies.
     pub(crate) async fn open(
         server: &Server,
         form: Form,
@@ -109,7 +111,7 @@ impl<'a> Stream<'a> {
         let window = if slow { WINDOW_SLOW } else { WINDOW };
         let http = Http2::new(&server.authority, &path, window, token);
         let mut stream = Self { shared, tcp, tls, http, rest: Vec::new(), slow };
-        // It speaks first.
+        // The client sends first.
         stream.decrypt(&mut [], &mut |_| Ok(()))?;
         while !stream.tls.established {
             stream.receive(|_| Ok(())).await?;
@@ -117,10 +119,11 @@ impl<'a> Stream<'a> {
         Ok(stream)
     }
 
-    /// Sends framed requests, as far as that goes now; the rest goes when the next bytes are waited for.
+    /// Sends framed requests as far as possible now. The rest is sent while the stream waits for
+    /// the next bytes.
     ///
     /// # Errors
-    /// Why the connection has ended.
+    /// The reason why the connection has ended.
     pub(crate) fn send(&mut self, requests: &[u8]) -> Result<(), String> {
         self.http.send(requests);
         self.encrypt()?;
@@ -132,10 +135,10 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Waits for bytes; `data` sees what the stream says in them, piece by piece.
+    /// Waits for bytes and calls `data` with each piece of stream data in them.
     ///
     /// # Errors
-    /// Why the stream has ended, or what `data` says.
+    /// The reason why the stream has ended, or the error of `data`.
     pub(crate) async fn receive(
         &mut self,
         mut data: impl FnMut(&[u8]) -> Result<(), String>,
@@ -150,7 +153,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Reads once, after having written what waits; returns how many bytes came.
+    /// Writes waiting bytes, then reads once. Returns the number of bytes read.
     fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -184,7 +187,7 @@ impl<'a> Stream<'a> {
         Poll::Ready(Ok(came))
     }
 
-    /// Takes what came, and answers what is of TLS and of HTTP/2 themselves.
+    /// Processes received bytes, and answers the messages of TLS and HTTP/2 themselves.
     fn decrypt(
         &mut self,
         input: &mut [u8],
@@ -211,12 +214,12 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// A connection's TLS, without its I/O.
+/// The TLS state of a connection, without I/O.
 struct Tls {
     connection: UnbufferedClientConnection,
-    /// Whether the handshake is done, as far as we are concerned.
+    /// Whether the client's part of the handshake is complete.
     established: bool,
-    /// What is to be sent.
+    /// The bytes to send.
     out: Vec<u8>,
 }
 
@@ -226,7 +229,8 @@ impl Tls {
         Ok(Self { connection, established: false, out: Vec::new() })
     }
 
-    /// Takes the records that are whole, and returns how many bytes they are; `plain` sees what they say.
+    /// Processes complete records and returns their length in bytes. Calls `plain` with their
+    /// plaintext.
     fn receive(
         &mut self,
         input: &mut [u8],
@@ -250,7 +254,7 @@ impl Tls {
                         encoded => encoded.map_err(|_| None),
                     })?;
                 }
-                // It is in `out`, which is sent in order.
+                // The bytes are in `out`, which is sent in order.
                 ConnectionState::TransmitTlsData(sent) => sent.done(),
                 ConnectionState::BlockedHandshake => return Ok(taken),
                 ConnectionState::WriteTraffic(_) => {
@@ -265,7 +269,7 @@ impl Tls {
         }
     }
 
-    /// Encrypts what is to be sent.
+    /// Encrypts bytes to send.
     fn send(&mut self, plain: &[u8]) -> Result<(), String> {
         match self.connection.process_tls_records(&mut []).state {
             Ok(ConnectionState::WriteTraffic(mut traffic)) => {
@@ -280,7 +284,7 @@ impl Tls {
     }
 }
 
-/// Has something written at the end of `out`, with as much room as it says that it needs.
+/// Calls `write` with space at the end of `out`, and enlarges the space as requested.
 fn put(
     out: &mut Vec<u8>,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, Option<InsufficientSizeError>>,
@@ -296,8 +300,8 @@ fn put(
     Ok(())
 }
 
-/// Each proxy has an address of its own where the server is on this machine, as proxies do; it also gives
-/// more than one address's ports.
+/// Connects to the server. If the server is on this machine, each proxy uses a different local
+/// address, as real proxies do, which also avoids the port limit of a single address.
 async fn connect(server: SocketAddr, proxy: u32) -> io::Result<TcpStream> {
     let stream = match server {
         SocketAddr::V4(v4) if v4.ip().is_loopback() => {

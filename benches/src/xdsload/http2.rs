@@ -1,22 +1,23 @@
-//! HTTP/2 (RFC 9113) as a client with one stream speaks it: bytes in, data and bytes out, no I/O.
+//! HTTP/2 (RFC 9113) for a client with one stream: received bytes go in, stream data and bytes to
+//! send come out, without I/O.
 //!
-//! Data is handed on where it lies. A load client gets a megabyte for each proxy that comes: to gather it first
-//! would cost as much as all else that is done with it.
+//! Data is passed on in place. A load client receives a megabyte for each connecting proxy. Copying
+//! it into one buffer would cost as much as the rest of its processing.
 
 use percent_encoding::percent_decode_str;
 
 use crate::tokens::Token;
 use strait_http2::hpack::HeaderDecoder;
 
-/// What a client says first (section 3.4).
+/// The connection preface of a client (section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The length of a frame's head.
+/// The length of a frame header.
 const HEAD: usize = 9;
-/// The longest payload unless the other side takes more (section 4.2). We take no more.
+/// The maximum payload unless the peer allows more (section 4.2). This client does not.
 const PAYLOAD_MAX: usize = 16 << 10;
-/// What may be on its way unless settings say otherwise (section 6.9.2).
+/// The initial window unless settings change it (section 6.9.2).
 const WINDOW: u32 = 65_535;
-/// The one stream.
+/// The ID of the only stream.
 const STREAM: u32 = 1;
 
 mod kind {
@@ -45,7 +46,7 @@ mod setting {
     pub(super) const MAX_FRAME_SIZE: u16 = 5;
 }
 
-/// What a frame begins with.
+/// A frame header.
 #[derive(Debug, Clone, Copy)]
 struct Head {
     length: usize,
@@ -66,7 +67,8 @@ impl Head {
         self.flags & flag != 0
     }
 
-    /// How much is gathered before it is looked at: everything, but of data the padding's length alone.
+    /// Returns the number of bytes to buffer before the frame is processed: the whole frame, except
+    /// for DATA frames, of which only the padding length is buffered.
     fn gathered(self) -> usize {
         HEAD + match self.kind {
             kind::DATA => usize::from(self.has(flag::PADDED)),
@@ -75,36 +77,37 @@ impl Head {
     }
 }
 
-/// One connection with one stream on it.
+/// One connection with one stream.
 #[derive(Debug)]
 pub(crate) struct Http2 {
-    /// What is to be sent. Whoever sends it clears it.
+    /// Bytes to send. The sender clears it.
     pub(crate) out: Vec<u8>,
     headers: HeaderDecoder,
-    /// Of a frame that isn't all there.
+    /// The beginning of an incomplete frame.
     partial: Vec<u8>,
-    /// Of a block of headers that goes on in the next frame.
+    /// The beginning of a header block that continues in the next frame.
     block: Vec<u8>,
     ends_with_block: bool,
-    /// What is still to come of a frame of data, then of its padding, and whether the stream ends with it.
+    /// The remaining data of a DATA frame, its remaining padding, and whether the stream ends with
+    /// it.
     data: usize,
     padding: usize,
     ends_with_data: bool,
-    /// What the server may have on its way to us, and what it has used of that.
+    /// The receive window of the stream, and the part of it that the server has used.
     window: usize,
     used: usize,
-    /// What we may send: on the stream, on the connection, and what settings say of streams.
+    /// The send windows of the stream and the connection, and the initial window from the settings.
     stream_window: i64,
     connection_window: i64,
     initial_window: u32,
     payload_max: usize,
-    /// Data that there was no window for.
+    /// Data that exceeds the send window.
     waiting: Vec<u8>,
 }
 
 impl Http2 {
-    /// Begins a connection and a call; the server may send `window` bytes before we have taken any. A caller without a certificate
-    /// brings its token, and says whose that is.
+    /// Starts a connection and a call. The server may send `window` bytes before an update. A
+    /// caller without a certificate passes its token and the token's cluster.
     pub(crate) fn new(authority: &str, path: &str, window: u32, caller: Option<&Token>) -> Self {
         let mut this = Self {
             out: PREFACE.to_vec(),
@@ -138,7 +141,7 @@ impl Http2 {
         this
     }
 
-    /// Sends data, as far as the server lets us now; the rest goes once it does.
+    /// Sends data as far as the send window allows. The rest is sent after a window update.
     pub(crate) fn send(&mut self, data: &[u8]) {
         self.waiting.extend_from_slice(data);
         self.send_waiting();
@@ -159,10 +162,10 @@ impl Http2 {
         self.connection_window -= now;
     }
 
-    /// Takes what came; `data` sees what the stream says, piece by piece.
+    /// Processes received bytes and calls `data` with each piece of stream data.
     ///
     /// # Errors
-    /// Why the stream has ended.
+    /// The reason why the stream has ended.
     pub(crate) fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -177,7 +180,7 @@ impl Http2 {
                 let head = Head::read(&self.partial);
                 let mut missing = head.map_or(HEAD, Head::gathered) - self.partial.len();
                 self.partial.extend_from_slice(part(&mut bytes, &mut missing));
-                // A head says whether more belongs to it.
+                // The frame header determines how many bytes follow.
                 match Head::read(&self.partial).filter(|_| missing == 0) {
                     Some(head) if self.partial.len() == head.gathered() => self.frame(head)?,
                     Some(head) if head.length > PAYLOAD_MAX => return Err(too_long(head)),
@@ -191,7 +194,7 @@ impl Http2 {
         Ok(())
     }
 
-    /// A frame, in `partial`.
+    /// Processes the complete frame in `partial`.
     fn frame(&mut self, head: Head) -> Result<(), String> {
         if head.length > PAYLOAD_MAX {
             return Err(too_long(head));
@@ -226,7 +229,7 @@ impl Http2 {
             kind::GOAWAY => {
                 let last = number(payload.get(..4).unwrap_or_default())?;
                 let reason = number(payload.get(4..8).unwrap_or_default())?;
-                // A server that only wants no more streams lets this one go on.
+                // A server that only refuses new streams continues this one.
                 if reason != 0 || last & i32::MAX.cast_unsigned() < STREAM {
                     let says = String::from_utf8_lossy(payload.get(8..).unwrap_or_default());
                     return Err(format!("HTTP/2: the server goes away: reason {reason} {says}"));
@@ -244,7 +247,7 @@ impl Http2 {
             kind::DATA | kind::HEADERS | kind::CONTINUATION => {
                 return Err(broken("a stream that nobody opened"));
             }
-            // PRIORITY, acknowledgements, and what is to come.
+            // PRIORITY, acknowledgements, and unknown types.
             _ => {}
         }
         self.partial = frame;
@@ -262,7 +265,7 @@ impl Http2 {
         if self.used > self.window {
             return Err(broken("more data than the window allows"));
         }
-        // What has come is as good as taken. Half a window at a time keeps the server going.
+        // Received data counts as processed. An update per half window keeps the server sending.
         if self.used >= self.window / 2 {
             let more = u32::try_from(self.used).unwrap_or(u32::MAX).to_be_bytes();
             self.put(kind::WINDOW_UPDATE, 0, 0, &more);
@@ -321,7 +324,7 @@ impl Http2 {
     }
 
     fn put(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        // At most what a window or a server's own setting allows, of three bytes.
+        // The length is limited by a window or by the server's settings, and fits into three bytes.
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
         self.out.extend_from_slice(&length[1..]);
         self.out.extend_from_slice(&[kind, flags]);
@@ -330,7 +333,7 @@ impl Http2 {
     }
 }
 
-/// Takes of `bytes` what is there of the `missing`.
+/// Splits off the part of `bytes` that belongs to the `missing` bytes.
 fn part<'a>(bytes: &mut &'a [u8], missing: &mut usize) -> &'a [u8] {
     let (part, rest) = bytes.split_at(bytes.len().min(*missing));
     *missing -= part.len();
@@ -351,11 +354,12 @@ fn number(payload: &[u8]) -> Result<u32, String> {
     Ok(u32::from_be_bytes(bytes))
 }
 
-/// The head of a gRPC call, packed so that nobody need remember anything (RFC 7541, 6.1 and 6.2.2).
+/// Returns the encoded headers of a gRPC call, without entries for the dynamic table (RFC 7541, 6.1
+/// and 6.2.2).
 fn request(authority: &str, path: &str, caller: Option<&Token>) -> Vec<u8> {
-    /// `:method: POST` and `:scheme: https` by their numbers.
+    /// `:method: POST` and `:scheme: https` by their static indexes.
     const INDEXED: [u8; 2] = [0x83, 0x87];
-    /// Names by their numbers, in the four bits there are and a byte more.
+    /// Names by their static indexes, in the four available bits and one more byte.
     const AUTHORITY: &[u8] = &[1];
     const PATH: &[u8] = &[4];
     const CONTENT_TYPE: &[u8] = &[0x0f, 31 - 15];
@@ -400,14 +404,14 @@ mod tests {
         to.out
     }
 
-    /// A fresh connection whose own beginning has been sent.
+    /// Returns a new connection whose preface has been sent.
     fn begun(window: u32) -> Http2 {
         let mut http = Http2::new("strait:15012", "/a", window, None);
         http.out.clear();
         http
     }
 
-    /// What comes of `bytes` in pieces of `size`.
+    /// Receives `bytes` in pieces of `size` and returns the stream data.
     fn receive(http: &mut Http2, bytes: &[u8], size: usize) -> Result<Vec<u8>, String> {
         let mut came = Vec::new();
         for piece in bytes.chunks(size) {
@@ -419,11 +423,11 @@ mod tests {
         Ok(came)
     }
 
-    /// The packed `grpc-status: 14`, `grpc-message: not%20yet`.
+    /// The encoded `grpc-status: 14`, `grpc-message: not%20yet`.
     const REFUSED: &[u8] = b"\x00\x0bgrpc-status\x0214\x00\x0cgrpc-message\x09not%20yet";
 
     #[test]
-    fn a_call_begins_as_a_server_reads_it() {
+    fn first_bytes_of_a_call_are_decodable_by_a_server() {
         let long = format!("{}:15012", "a".repeat(200));
         let token = Token { text: "t".repeat(900), cluster: "c1".to_owned() };
         let bearer = format!("Bearer {}", token.text);
@@ -451,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn data_comes_through_in_whatever_pieces() {
+    fn data_is_independent_of_the_piece_size() {
         let stream = [
             frame(kind::SETTINGS, 0, 0, &[]),
             frame(kind::HEADERS, flag::END_HEADERS, STREAM, &[0x88]),
@@ -475,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_told_once_half_a_window_has_come() {
+    fn window_update_is_sent_after_half_a_window() {
         let mut http = begun(1000);
         let data = frame(kind::DATA, 0, STREAM, &[0; 499]);
         receive(&mut http, &data, data.len()).expect("data");
@@ -490,9 +494,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_has_no_window_for_waits() {
+    fn data_beyond_the_send_window_waits() {
         let mut http = begun(WINDOW);
-        // 10 bytes for the stream, before it is known and after.
+        // 10 bytes for the stream, in an existing window and after an update.
         http.stream_window = 4;
         http.send(b"abcdefghij");
         assert_eq!(http.out, frame(kind::DATA, 0, STREAM, b"abcd"));
@@ -501,7 +505,7 @@ mod tests {
         receive(&mut http, &update, 1).expect("a window");
         assert_eq!(http.out, frame(kind::DATA, 0, STREAM, b"efg"));
         http.out.clear();
-        // Settings change the windows of streams that exist (section 6.9.2).
+        // Settings change the windows of existing streams (section 6.9.2).
         let settings = [&[0, 4], &(WINDOW + 100).to_be_bytes()[..]].concat();
         receive(&mut http, &frame(kind::SETTINGS, 0, 0, &settings), 1).expect("settings");
         let ack = frame(kind::SETTINGS, flag::ACK, 0, &[]);
@@ -509,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_says_why() {
+    fn end_of_stream_reports_the_reason() {
         let over = flag::END_HEADERS | flag::END_STREAM;
         let split = [
             frame(kind::HEADERS, flag::END_STREAM, STREAM, &REFUSED[..9]),

@@ -1,4 +1,5 @@
-//! A thread's proxies: each connects, speaks, and comes back when it is cut off or told to.
+//! The proxies of a thread: each connects, subscribes, and reconnects when it is disconnected or
+//! instructed to.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,36 +19,37 @@ use crate::session::{Profile, Session};
 use crate::tokens::Token;
 use crate::wire::{ByKind, Kind};
 
-/// How long to wait before another try, at first.
+/// The first delay before a retry.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the run is about.
+/// The stage of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// All connect.
+    /// All proxies connect.
     First,
-    /// All come back at once.
+    /// All proxies reconnect at once.
     Again,
-    /// All are connected.
+    /// All proxies are connected.
     Steady(Steady),
-    /// It is over.
+    /// The run is over.
     Over,
 }
 
-/// A part of the time in which all are connected.
+/// A window of the time in which all proxies are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Steady {
-    /// When all of it began (monotonic, in nanoseconds).
+    /// The start of the steady stage (`CLOCK_MONOTONIC` in nanoseconds).
     pub(crate) since_ns: u64,
-    /// Which window of it this is, from 0 on.
+    /// The number of this window, from 0 on.
     pub(crate) window: u32,
 }
 
 impl Stage {
-    /// The place of the first window of the steady stage in what is counted apart.
+    /// The index of the first window of the steady stage in the separate counters.
     pub(crate) const STEADY: usize = 2;
 
-    /// Its place in what is counted apart; what comes when it is over isn't counted.
+    /// Returns the index in the separate counters, or `None` after the end, when nothing is
+    /// counted.
     fn index(self) -> Option<usize> {
         match self {
             Self::First => Some(0),
@@ -58,7 +60,7 @@ impl Stage {
     }
 }
 
-/// What was counted in one stage.
+/// The counters of one stage.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counts {
     pub(crate) bytes: ByKind<u64>,
@@ -67,45 +69,45 @@ pub(crate) struct Counts {
     pub(crate) acks: u64,
     pub(crate) nacks: u64,
     pub(crate) connections: u64,
-    /// What streams and attempts ended with, and how often.
+    /// The errors of streams and connection attempts, with their number.
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) received: u64,
     pub(crate) sent: u64,
 }
 
-/// A proxy that has what it asked for.
+/// A proxy that has received all subscribed resources.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InSync {
     pub(crate) proxy: u32,
     pub(crate) at_ns: u64,
 }
 
-/// One proxy to be.
+/// The configuration of one proxy.
 pub(crate) struct Proxy {
     pub(crate) profile: Profile,
     pub(crate) tls: Arc<ClientConfig>,
-    /// What it brings where it has no certificate.
+    /// The token of a proxy without a certificate.
     pub(crate) token: Option<Token>,
     pub(crate) slow: bool,
 }
 
-/// What a thread needs.
+/// The input of a thread.
 pub(crate) struct Thread {
-    /// At least one.
+    /// At least one server.
     pub(crate) servers: Vec<Server>,
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) connecting: usize,
     pub(crate) longest_pause: Duration,
     pub(crate) stage: watch::Receiver<Stage>,
-    /// Unbounded: holds at most a few words for each proxy.
+    /// Unbounded: contains at most a few messages for each proxy.
     pub(crate) in_sync: mpsc::UnboundedSender<InSync>,
     pub(crate) stamps: Option<Stamps>,
 }
 
-/// What a thread found out.
+/// The results of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// By [`Stage::index`].
+    /// Counters by [`Stage::index`].
     pub(crate) counts: Vec<Counts>,
     pub(crate) sightings: Sightings,
 }
@@ -120,7 +122,7 @@ impl Findings {
     }
 }
 
-/// What the proxies of a thread share.
+/// The state that the proxies of a thread share.
 struct Shared {
     servers: Vec<Server>,
     connecting: Semaphore,
@@ -171,15 +173,16 @@ async fn proxies(thread: Thread) -> Findings {
                 }
                 let _ = tokio::time::timeout(PERIOD, stage.changed()).await;
             }
-            // Nobody drops the other end before this has ended.
+            // The other end is not dropped before this loop has ended.
             None => _ = stage.changed().await,
         }
-        // Whether or not that was waited for: it may have come just after.
+        // Checked even if this was not the awaited event, because the change may have happened just
+        // after.
         let next = *stage.borrow_and_update();
         if next == now {
             continue;
         }
-        // What came since the stage before belongs to it.
+        // Bytes since the start of the previous stage belong to that stage.
         let counted = (shared.connections.received.get(), shared.connections.sent.get());
         shared.count(now, |counts| {
             counts.received += counted.0 - metered.0;
@@ -194,7 +197,7 @@ async fn proxies(thread: Thread) -> Findings {
     }
 }
 
-/// What came last can be judged once all changes before it are known.
+/// Waits until all changes before the last responses are known, and searches these responses.
 async fn last_look(shared: &Shared, stamps: Option<&Stamps>, stage: Stage) {
     let (Some(stamps), Stage::Steady(Steady { since_ns, .. })) = (stamps, stage) else { return };
     let over_ns = now_ns();
@@ -208,7 +211,7 @@ async fn last_look(shared: &Shared, stamps: Option<&Stamps>, stage: Stage) {
     shared.findings.borrow_mut().sightings.look(stamps, since_ns);
 }
 
-/// One proxy, from the first connection to the end.
+/// Runs one proxy from the first connection to the end.
 async fn live(shared: Rc<Shared>, proxy: Proxy, stage: watch::Receiver<Stage>) {
     let mut session = Session::new(proxy.profile.clone());
     let mut failures = 0;
@@ -219,14 +222,14 @@ async fn live(shared: Rc<Shared>, proxy: Proxy, stage: watch::Receiver<Stage>) {
             return;
         }
         let ended = tokio::select! {
-            // A new stage cuts it off, unless it only says that all is well.
+            // A new stage ends the connection, unless it is the steady stage.
             () = cut(stage.clone(), now) => { failures = 0; continue }
             ended = stream(&shared, turn, &proxy, &mut session, &stage) => ended,
         };
         failures = if ended.worked { 0 } else { failures + 1 };
         turn += 1;
         shared.count(*stage.borrow(), |counts| *counts.errors.entry(ended.error).or_default() += 1);
-        // Each proxy waits a little differently, so that they don't come in waves.
+        // Each proxy has a slightly different delay, to avoid waves of reconnects.
         let pause = PAUSE * (1 << failures.min(6))
             + Duration::from_millis(u64::from(proxy.profile.number % 97));
         tokio::time::sleep(pause.min(shared.longest_pause)).await;
@@ -236,12 +239,12 @@ async fn live(shared: Rc<Shared>, proxy: Proxy, stage: watch::Receiver<Stage>) {
 async fn cut(mut stage: watch::Receiver<Stage>, since: Stage) {
     let cuts =
         |next: &Stage| *next == Stage::Over || (*next == Stage::Again && since == Stage::First);
-    // Where nobody is left to say so, it is over.
+    // If the sender is dropped, the run is over.
     let _ = stage.wait_for(cuts).await;
 }
 
 struct Ended {
-    /// Whether anything came before the end.
+    /// Whether the stream received anything before it ended.
     worked: bool,
     error: String,
 }
@@ -306,13 +309,13 @@ async fn stream(
                             counts.resources[kind] += step.resources;
                             *(if rejects { &mut counts.nacks } else { &mut counts.acks }) += 1;
                         }
-                        // Later a change may ask for more, which nobody waits for.
+                        // A later change may add subscriptions, which no measurement waits for.
                         if step.came_in_sync && !matches!(stage, Stage::Steady(_)) {
                             if !std::mem::replace(&mut listed, true) {
                                 session
                                     .asks_for(names, |name| findings.sightings.asked(number, name));
                             }
-                            // Nobody listens once it is over.
+                            // The receiver is dropped when the run is over.
                             let at_ns = now_ns();
                             let _ = shared.in_sync.send(InSync { proxy: number, at_ns });
                         }

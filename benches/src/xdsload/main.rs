@@ -1,7 +1,8 @@
-//! `xdsload`: many simulated proxies against any ADS server.
+//! `xdsload`: simulates many proxies against any ADS server.
 //!
-//! Measures from outside what proxies see: when they are in sync, when a change reaches them, how many bytes
-//! that takes. Decodes nothing it needn't, so that it costs less than the server it measures.
+//! Measures the view of the proxies: when they are in sync, when a change reaches them, and how
+//! many bytes that takes. It decodes as little as possible, so that it costs less than the server
+//! under test.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,12 +49,12 @@ use self::tokens::Token;
 
 /// Wrong usage, as in sysexits.h.
 const USAGE: u8 = 64;
-/// Larger than any resource, in bytes: memory for one is kept for the next.
+/// More than the size of any resource, in bytes: freed memory up to this size is reused.
 const LARGEST: usize = 16 << 20;
-/// The Istio that the proxies say they come from.
+/// The Istio version that the proxies report.
 const ISTIO_VERSION: &str = "1.29.0";
 
-/// Why there is no result.
+/// The reason for a missing result.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Failure(pub(crate) String);
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // Nothing is left to do if nobody reads it.
+            // An error of printing cannot be reported.
             let _ = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -84,7 +85,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs it and prints the report; whether all proxies were in sync.
+/// Runs the measurement and prints the report. Returns whether all proxies were in sync.
 fn run(options: Options) -> Result<bool, Failure> {
     raise_descriptor_limit();
     strait_heap::keep_free(LARGEST);
@@ -108,7 +109,7 @@ fn run(options: Options) -> Result<bool, Failure> {
     };
     let (told, last, findings) = runtime.block_on(async {
         match stamps.as_ref().zip(options.stamps) {
-            // Until the threads have ended, which first look through what came last.
+            // Polls until the threads have ended. They first search the last responses.
             Some((stamps, control)) => tokio::select! {
                 measured = measured => measured,
                 failure = stamps.poll(control) => Err(failure),
@@ -116,7 +117,7 @@ fn run(options: Options) -> Result<bool, Failure> {
             None => measured.await,
         }
     })?;
-    // Told last is the steady stage, where it was reached.
+    // The last entry is the steady stage, if it was reached.
     let until_ns = told.last().map_or(0, |told| told.ended_ns);
     let since_ns = if let Stage::Steady(steady) = last { steady.since_ns } else { until_ns };
     for (error, times) in report::sum(findings.iter().flat_map(|it| &it.counts)).errors {
@@ -137,7 +138,7 @@ fn join(threads: Vec<JoinHandle<std::io::Result<Findings>>>) -> Result<Vec<Findi
     joined.collect()
 }
 
-/// Leads through the stages. Returns what is to be told of each that was reached.
+/// Controls the stages. Returns the results of each stage that was reached.
 async fn direct(
     options: &Options,
     began: (u64, f64),
@@ -206,7 +207,7 @@ async fn all_in_sync(
     while times.len() < proxies as usize {
         match synced.recv().await {
             Some(InSync { proxy, at_ns }) if at_ns >= since_ns => drop(times.insert(proxy, at_ns)),
-            // Of the stage before.
+            // A message of the previous stage.
             Some(_) => {}
             None => return,
         }
@@ -250,7 +251,7 @@ fn print(
     );
 }
 
-/// Makes all proxies, certificates included, and deals them out.
+/// Creates all proxies with their certificates, and distributes them over the threads.
 fn threads(
     options: &Options,
     stage: watch::Receiver<Stage>,
@@ -295,7 +296,7 @@ fn threads(
     }
     let turns = threads.len();
     for number in 0..options.proxies {
-        // The first so many of a hundred or thousand, spread over all.
+        // Selects this fraction of the proxies, evenly distributed.
         let of_share = |share: f64| (f64::from(number) + 0.5) * share % 1.0 < share;
         let asked = |name: &&&str| options.subscribe.wants(number, name.as_bytes());
         let profile = Profile {
@@ -343,12 +344,12 @@ fn find(server: &str, server_name: Option<&str>) -> Result<Server, Failure> {
     Ok(Server { address, name, authority: server.to_owned() })
 }
 
-/// What of a list is proxy `number`'s, in turn.
+/// Returns the entry of a list for proxy `number`, in turn.
 fn turn(list: &[String], number: u32) -> Option<String> {
     list.get(number as usize % list.len().max(1)).cloned()
 }
 
-/// Who proxy `number` says it is, in a form that any Istio-compatible server takes.
+/// Returns the node of proxy `number`, in a format that any Istio-compatible server accepts.
 fn node(options: &Options, number: u32) -> Node {
     let text = |text: &str| Value { kind: Some(ValueKind::StringValue(text.to_owned())) };
     let namespace = options.namespace_of(number);
@@ -370,11 +371,11 @@ fn node(options: &Options, number: u32) -> Node {
         ("SERVICE_ACCOUNT", text(&options.service_account)),
     ];
     fields.extend(turn(&options.networks, number).map(|network| ("NETWORK", text(&network))));
-    // Not every server has a table of names for whom doesn't say that it has a use for it.
+    // Some servers send a name table only to proxies that request it in the node.
     fields.extend(options.vhds.then(|| ("STRAIT_VHDS", text("true"))));
     fields.extend(options.name_table.then(|| ("DNS_CAPTURE", text("true"))));
     let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    // Such virtual hosts are for Envoys that are known to take them.
+    // Single virtual hosts are sent only to Envoys of a version that supports them.
     let release = SemanticVersion { major_number: 1, minor_number: 40, patch: 0 };
     let build = BuildVersion { version: Some(release), ..Default::default() };
     Node {
@@ -389,14 +390,15 @@ fn node(options: &Options, number: u32) -> Node {
     }
 }
 
-/// CPU time of this process.
+/// Returns the CPU time of this process in seconds.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
         .as_secs_f64()
 }
 
-/// A descriptor for each proxy: as many as we are let have. Too few show as errors of connections.
+/// Raises the limit of file descriptors to its maximum, for one descriptor per proxy. If that is
+/// too low, connections fail with errors.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

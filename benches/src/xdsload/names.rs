@@ -1,8 +1,8 @@
-//! Names and versions, each kept once for all proxies of a thread.
+//! Names and versions, each stored once for all proxies of a thread.
 //!
-//! A thousand proxies are told of the same thousand upstream clusters, mostly in the same order and the same
-//! versions. So what stood behind a name the last time is looked at first, and only where something else
-//! stands there is it looked up.
+//! A thousand proxies receive the same thousand upstream clusters, mostly in the same order and
+//! with the same versions. So the name that followed the last time is compared first, and is looked
+//! up only if it differs.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -39,27 +39,27 @@ impl Texts {
     }
 }
 
-/// Names and versions.
+/// The known names and versions.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     names: Texts,
     versions: Texts,
-    /// One for each name.
+    /// One entry for each name.
     known: Vec<Known>,
 }
 
-/// What is known of a name.
+/// The properties of a name.
 #[derive(Debug)]
 struct Known {
-    /// Where it stands among those that some proxies ask for.
+    /// Its position among the names, which decides which proxies subscribe to it.
     unit: f64,
-    /// Which name came behind it, and which version it had, the last time.
+    /// The name that followed it, and the version that it had, the last time.
     next: u32,
     version: u32,
 }
 
 impl Names {
-    /// The number of a name: numbers are given from 0 on.
+    /// Returns the number of a name. Numbers are assigned from 0 on.
     pub(crate) fn id(&mut self, name: &[u8]) -> u32 {
         let id = self.names.id(name);
         if id as usize == self.known.len() {
@@ -68,7 +68,7 @@ impl Names {
         id
     }
 
-    /// The number of a name that comes behind another in a list.
+    /// Returns the number of a name that follows another in a list.
     pub(crate) fn id_behind(&mut self, before: Option<u32>, name: &[u8]) -> u32 {
         let before = before.map(|before| before as usize);
         let next = before.map_or(0, |before| self.known.get(before).map_or(0, |known| known.next));
@@ -82,7 +82,7 @@ impl Names {
         id
     }
 
-    /// The number of a version, which is likely the one that the name had before.
+    /// Returns the number of a version, which is most likely the previous version of the name.
     pub(crate) fn version(&mut self, name: u32, version: &[u8]) -> u32 {
         let Some(known) = self.known.get_mut(name as usize) else { return 0 };
         if !self.versions.is(known.version, version) {
@@ -91,24 +91,25 @@ impl Names {
         known.version
     }
 
-    /// The name with a number.
+    /// Returns the name with this number.
     pub(crate) fn name(&self, id: u32) -> &[u8] {
         self.names.text(id)
     }
 
-    /// The version with a number.
+    /// Returns the version with this number.
     pub(crate) fn version_text(&self, id: u32) -> &[u8] {
         self.versions.text(id)
     }
 
-    /// Whether proxy number `proxy` asks for a name.
+    /// Returns whether proxy `proxy` subscribes to a name.
     pub(crate) fn wanted(&self, id: u32, subscribe: Subscription, proxy: u32) -> bool {
         let place = self.known.get(id as usize).map_or(0.0, |known| known.unit);
         subscribe.wants_at(proxy, place, self.name(id))
     }
 }
 
-/// Something for some names, by their numbers: a list with gaps, since all proxies know mostly the same.
+/// Values for some names, by their numbers. It is a list with gaps, because all proxies have mostly
+/// the same names.
 #[derive(Debug)]
 pub(crate) struct ByName<T> {
     entries: Vec<Option<T>>,
@@ -122,7 +123,7 @@ impl<T> Default for ByName<T> {
 }
 
 impl<T> ByName<T> {
-    /// How many names have something.
+    /// Returns the number of names with a value.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
@@ -135,7 +136,7 @@ impl<T> ByName<T> {
         matches!(self.entries.get(name as usize), Some(Some(_)))
     }
 
-    /// Returns what was there before.
+    /// Inserts a value and returns the previous one.
     pub(crate) fn insert(&mut self, name: u32, value: T) -> Option<T> {
         let place = name as usize;
         if self.entries.len() <= place {
@@ -157,7 +158,7 @@ impl<T> ByName<T> {
         self.count = 0;
     }
 
-    /// All, in the order of their numbers.
+    /// Iterates over all values in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.entries).filter_map(|(name, value)| Some((name, value.as_ref()?)))
     }
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_the_last_time_is_only_a_guess() {
+    fn different_next_name_is_looked_up() {
         let mut names = Names::default();
         let lists = [["a", "b", "c"], ["a", "c", "b"], ["a", "b", "c"], ["c", "a", "d"]];
         for list in lists {
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_not_counted() {
+    fn length_excludes_gaps() {
         let mut list = ByName::default();
         assert_eq!(
             (list.insert(3, 'x'), list.insert(1, 'y'), list.insert(3, 'z')),

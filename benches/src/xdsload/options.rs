@@ -8,41 +8,44 @@ use clap::Parser;
 
 use crate::wire::Form;
 
-/// Many simulated proxies: mTLS streams against any ADS server, each with its own certificate. Prints one
-/// JSON object when done; says on stderr when all are in sync.
+/// Simulates many proxies with mTLS streams against any ADS server, each with its own certificate.
+/// Prints one JSON object at the end, and a line on stderr when all are in sync.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "xdsload", version)]
 pub(crate) struct Options {
-    /// The ADS server; of several each proxy goes to the first, and to the next when it loses one
+    /// The ADS server. With several, each proxy connects to the first, and after a lost connection
+    /// to the next
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true, value_parser = authority)]
     pub(crate) server: Vec<String>,
-    /// How many proxies
+    /// Number of proxies
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) proxies: u32,
-    /// The form of the protocol
+    /// Variant of the protocol
     #[arg(long, value_enum, default_value_t = Form::Delta)]
     pub(crate) protocol: Form,
-    /// Of which assignments: all, a fraction such as 0.05 (another one for each proxy, each name by equally
-    /// many), or zipf:FRACTION (the same fraction on average, some names by most, most names by few)
+    /// Subscribed assignments: all, a fraction such as 0.05 (different for each proxy, with each
+    /// name chosen by equally many), or zipf:FRACTION (this fraction on average, some names by most
+    /// proxies, most names by few)
     #[arg(long, value_name = "all|FRACTION|zipf:FRACTION", default_value = "all", value_parser = subscription)]
     pub(crate) subscribe: Subscription,
     /// CA that issues the certificates: ca-cert.pem, ca-key.pem, cert-chain.pem, root-cert.pem
     #[arg(long, value_name = "DIR")]
     pub(crate) ca_dir: PathBuf,
-    /// Tokens of the proxies' pods, a line each in their order, in place of certificates; the roots alone are taken from --ca-dir
+    /// Tokens of the proxies' pods, one per line in the order of the proxies, instead of
+    /// certificates; then only the roots are read from --ca-dir
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
-    /// Clusters the proxies say they are in, in turn
+    /// Clusters of the proxies, in turn
     #[arg(long, value_name = "c1,...", value_delimiter = ',', default_value = "c1", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) clusters: Vec<String>,
-    /// Networks they say they are in, in turn; none: the server works it out
+    /// Networks of the proxies, in turn; if none is given, the server derives them
     #[arg(long, value_name = "n1,...", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) networks: Vec<String>,
     /// Namespace of the proxies
     #[arg(long, value_name = "NS", default_value = "default")]
     pub(crate) namespace: String,
-    /// Spread the proxies over so many namespaces: NS, NS-2, ..., NS-N. As many as there are clusters, one in
-    /// each, are in a namespace before the next ones are in another
+    /// Number of namespaces over which the proxies are spread: NS, NS-2, ..., NS-N. A namespace
+    /// receives a proxy in each cluster before the next namespace does
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) namespaces: u32,
     /// Service account of the proxies
@@ -54,77 +57,81 @@ pub(crate) struct Options {
     /// Type in the node id: sidecar or router
     #[arg(long, value_name = "TYPE", default_value = "sidecar", value_parser = ["sidecar", "router"])]
     pub(crate) node_type: String,
-    /// The name the server must prove; default: the host of --server
+    /// Name that the server's certificate must have; default: the host of --server
     #[arg(long, value_name = "NAME")]
     pub(crate) server_name: Option<String>,
-    /// Once all are in sync, end all streams at once and come back
+    /// Once all are in sync, end all streams at once and reconnect
     #[arg(long)]
     pub(crate) reconnect: bool,
-    /// Come back as if nothing were held, as SotW always does: only Delta says what is held
+    /// Reconnect without reporting versions, as SotW always does: only Delta reports them
     #[arg(long, requires = "reconnect")]
     pub(crate) without_versions: bool,
-    /// Share of proxies that take 64 KiB a second and no more
+    /// Fraction of proxies that read at most 64 KiB a second
     #[arg(long, value_name = "F", default_value = "0", value_parser = share)]
     pub(crate) slow: f64,
-    /// Share of proxies that reject everything they are given
+    /// Fraction of proxies that reject every response
     #[arg(long, value_name = "F", default_value = "0", value_parser = share)]
     pub(crate) nack: f64,
-    /// Ask for listeners too
+    /// Subscribe to listeners as well
     #[arg(long)]
     pub(crate) listeners: bool,
-    /// Ask for listeners, and for the route configurations that they name: a proxy is in sync once it has them
+    /// Subscribe to listeners, and to the route configurations that they name: a proxy is in sync
+    /// once it has them
     #[arg(long, conflicts_with = "names")]
     pub(crate) routes: bool,
-    /// Ask for the virtual hosts of routes one by one, and say so in the node: a proxy is in sync once it has some of each
+    /// Subscribe to single virtual hosts of routes, and request them in the node: a proxy is in
+    /// sync once it has some of each route
     #[arg(long, requires = "routes")]
     pub(crate) vhds: bool,
-    /// Ask for the table from which an agent answers its workload's DNS (NDS), and say so in the node
+    /// Subscribe to the table from which an agent answers its workload's DNS queries (NDS), and
+    /// request it in the node
     #[arg(long)]
     pub(crate) name_table: bool,
-    /// Ask for no upstream clusters, but for the assignments named in this file, one a line
+    /// Subscribe to no upstream clusters, but to the assignments named in this file, one per line
     #[arg(long, value_name = "FILE")]
     pub(crate) names: Option<PathBuf>,
-    /// A proxy is in sync no sooner than it knows so many upstream clusters with assignments
+    /// A proxy is in sync only once it has this number of upstream clusters with assignments
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) expect_sync: usize,
-    /// Stay connected for so many seconds after all are in sync (SIGTERM ends it sooner; each SIGUSR1 begins
-    /// another window, which is told apart)
+    /// Stay connected for this time after all are in sync (SIGTERM ends it sooner; each SIGUSR1
+    /// begins another window with separate counters)
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
     pub(crate) duration: Duration,
-    /// Give up waiting for sync after so many seconds
+    /// Time limit for the sync
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// Wait no longer than this before another try after a failure
+    /// Maximum delay before a retry after a failure
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) longest_pause: Duration,
-    /// Control port of the strait-sim whose changes are looked for
+    /// Control port of the strait-sim whose changes are measured
     #[arg(long, value_name = "http://HOST:PORT", value_parser = control)]
     pub(crate) stamps: Option<SocketAddr>,
     /// Threads that share the proxies
     #[arg(long, value_name = "T", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) threads: u32,
-    /// Connections that may be in the making at once, in each thread
+    /// Maximum number of connections that are being established at once, per thread
     #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connecting: u32,
 }
 
 impl Options {
-    /// The namespace of proxy number `proxy`.
+    /// Returns the namespace of proxy `proxy`.
     pub(crate) fn namespace_of(&self, proxy: u32) -> String {
         self.namespace_at(self.before_in_its_cluster(proxy) % self.namespaces)
     }
 
-    /// How many pairs of a cluster and a namespace have been full before it: of each round there is one proxy in each.
+    /// Returns the round of a proxy: the number of earlier proxies in its pair of cluster and
+    /// namespace.
     pub(crate) fn round_of(&self, proxy: u32) -> u32 {
         self.before_in_its_cluster(proxy) / self.namespaces
     }
 
-    /// How many proxies are in its cluster before it.
+    /// Returns the number of earlier proxies in its cluster.
     fn before_in_its_cluster(&self, proxy: u32) -> u32 {
         proxy / u32::try_from(self.clusters.len()).unwrap_or(u32::MAX).max(1)
     }
 
-    /// All namespaces, each once.
+    /// Iterates over all namespaces, each once.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = String> {
         (0..self.namespaces).map(|place| self.namespace_at(place))
     }
@@ -135,26 +142,30 @@ impl Options {
     }
 }
 
-/// Which assignments a proxy asks for.
+/// The assignments to which a proxy subscribes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Subscription {
-    /// Every one.
+    /// All assignments.
     All,
-    /// This share, spread evenly.
+    /// This fraction, distributed evenly.
     Fraction(f64),
-    /// A name by this share of all proxies, or by all, times its place from 0 to 1 to the power of -[`SKEW`].
+    /// The fraction of proxies that subscribe to a name is this number times the name's position (0
+    /// to 1) to the power of -[`SKEW`], at most 1.
     Zipf(f64),
 }
 
-/// The exponent: a tenth of the names gets about half of all subscriptions.
+/// The exponent: a tenth of the names receives about half of all subscriptions.
 const SKEW: f64 = 0.9;
-/// Names before this place are asked for as if they stood there: what one name takes must not depend on luck.
+/// The minimum position: names below it have as many subscribers as the name at it, so that the
+/// cost of one name does not depend on chance.
 const FIRST: f64 = 0.001;
 
 impl Subscription {
-    /// Zipf, so that proxies ask for this share of all names on average.
+    /// Returns the Zipf distribution in which a proxy subscribes to this fraction of all names on
+    /// average.
     fn zipf(share: f64) -> Self {
-        // Alike up to a place, by all proxies or by as many as there; by ever fewer from there on.
+        // Constant up to a position, where all proxies subscribe or the minimum position applies;
+        // decreasing from there on.
         let mean = |last: f64| {
             let place = last.powf(1.0 / SKEW).max(FIRST);
             let first = (last * place.powf(-SKEW)).min(1.0);
@@ -168,15 +179,16 @@ impl Subscription {
         Self::Zipf(high)
     }
 
-    /// Whether proxy number `proxy` asks for `name`: always the same answer, and each name is asked for by
-    /// the same number of proxies (but for Zipf).
+    /// Returns whether proxy `proxy` subscribes to `name`. The result is always the same, and each
+    /// name has the same number of subscribers (except with Zipf).
     pub(crate) fn wants(self, proxy: u32, name: &[u8]) -> bool {
         self.wants_at(proxy, unit(name, 0), name)
     }
 
-    /// The same where `place`, the name's [`unit()`] without salt, is known.
+    /// Computes [`Self::wants`] for a known `place`, the name's [`unit()`] without salt.
     pub(crate) fn wants_at(self, proxy: u32, place: f64, name: &[u8]) -> bool {
-        /// The golden ratio spreads numbers evenly over [0, 1), however many there are.
+        /// Multiples of the golden ratio are distributed evenly over [0, 1), for any number of
+        /// proxies.
         const SPREAD: f64 = 0.618_033_988_749_894_9;
         match self {
             Self::All => true,
@@ -191,7 +203,7 @@ impl Subscription {
     }
 }
 
-/// A number in [0, 1) that is always the same for the same input (FNV-1a, then a mix).
+/// Returns a number in [0, 1) that is always the same for the same input (FNV-1a, then a mix).
 pub(crate) fn unit(name: &[u8], salt: u64) -> f64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut hash = name
@@ -200,7 +212,7 @@ pub(crate) fn unit(name: &[u8], salt: u64) -> f64 {
     hash ^= hash >> 33;
     hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
     hash ^= hash >> 33;
-    // 53 bits are what an f64 holds exactly.
+    // An f64 represents 53 bits exactly.
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
 
@@ -243,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_is_of_names_and_of_proxies() {
+    fn fraction_applies_to_names_and_to_proxies() {
         let subscribe = Subscription::Fraction(0.05);
         let names = names();
         let by_proxy = (0..1000).map(|proxy| {
@@ -259,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_has_favourites() {
+    fn zipf_gives_some_names_many_subscribers() {
         for share in [0.01, 0.05, 0.1, 0.5, 0.9, 1.0] {
             let subscribe = Subscription::zipf(share);
             let wanted = |name: &String| {
@@ -276,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_clusters_times_namespaces_are_so_many_pairs() {
+    fn proxies_fill_all_pairs_of_cluster_and_namespace() {
         let arguments = ["xdsload", "--server", "a:1", "--ca-dir", "ca", "--proxies", "6"];
         let more = ["--clusters", "c1,c2", "--namespaces", "3"];
         let options = Options::try_parse_from([&arguments[..], &more].concat()).expect("valid");
@@ -289,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_a_host_and_a_port() {
+    fn server_is_a_host_and_a_port() {
         for text in ["127.0.0.1:15010", "[::1]:1", "strait.example:443"] {
             assert_eq!(authority(text).as_deref(), Ok(text));
         }
@@ -299,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn subscriptions_are_read() {
+    fn subscriptions_are_parsed() {
         assert_eq!(subscription("all"), Ok(Subscription::All));
         assert_eq!(subscription("0.05"), Ok(Subscription::Fraction(0.05)));
         assert_eq!(subscription("zipf:0.1"), Ok(Subscription::zipf(0.1)));

@@ -1,4 +1,4 @@
-//! The one JSON object that is printed.
+//! The JSON object that is printed at the end.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use crate::changes::{Seen, Stamp};
 use crate::load::{Counts, Findings, InSync};
 use crate::wire::{ByKind, Kind};
 
-/// One stage of the run, as it is told.
+/// The results of one stage of the run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
-    /// When it began.
+    /// The start of the stage.
     pub(crate) began_ns: u64,
-    /// When it ended.
+    /// The end of the stage.
     pub(crate) ended_ns: u64,
-    /// CPU time of the load client in it.
+    /// CPU time of the load client in the stage.
     pub(crate) cpu_seconds: f64,
-    /// When each proxy last came in sync, in no order.
+    /// The time when each proxy was last in sync, in no order.
     pub(crate) in_sync: Vec<InSync>,
 }
 
 impl Told {
-    /// Windows that follow on each other, as one.
+    /// Joins consecutive windows into one.
     pub(crate) fn joined(windows: &[Self]) -> Option<Self> {
         let (first, last) = (windows.first()?, windows.last()?);
         let cpu_seconds = windows.iter().map(|told| told.cpu_seconds).sum();
@@ -31,7 +31,7 @@ impl Told {
     }
 }
 
-/// The report on a stage in which proxies connect.
+/// Returns the report of a stage in which proxies connect.
 pub(crate) fn connecting(told: &Told, counts: &Counts) -> Value {
     let after = told.in_sync.iter().map(|it| it.at_ns.saturating_sub(told.began_ns));
     let mut report = json!({"inSync": told.in_sync.len(), "syncMs": spread(after.collect())});
@@ -39,7 +39,7 @@ pub(crate) fn connecting(told: &Told, counts: &Counts) -> Value {
     report
 }
 
-/// The report on any stage.
+/// Returns the report of any stage.
 pub(crate) fn stage(told: &Told, counts: &Counts) -> Value {
     json!({
         "seconds": round(told.ended_ns.saturating_sub(told.began_ns) as f64 / 1e9),
@@ -55,10 +55,12 @@ pub(crate) fn stage(told: &Told, counts: &Counts) -> Value {
     })
 }
 
-/// A change that was made less than this before the end, in nanoseconds, may have been on its way.
+/// The time before the end in which changes are not counted as unseen, because they may be in
+/// transit, in nanoseconds.
 const ON_ITS_WAY_NS: u64 = 1_000_000_000;
 
-/// What became of the changes made from `since_ns` to `until_ns`: each of them, and all together.
+/// Returns the latencies of the changes made from `since_ns` to `until_ns`: of each change, and of
+/// all together.
 pub(crate) fn changes(
     stamps: &[Stamp],
     (since_ns, until_ns): (u64, u64),
@@ -76,7 +78,7 @@ pub(crate) fn changes(
         }
         let sightings = threads.iter().filter_map(|it| it.sightings.seen().get(&index)).flatten();
         let sightings: Vec<u64> = sightings.copied().collect();
-        // Who asks for upstream clusters or listeners asks for all.
+        // Subscriptions to upstream clusters and listeners are wildcards.
         let asked = askers.get(&stamp.hostname).filter(|_| stamp.seen == Seen::Assignment);
         let asked = asked.copied().unwrap_or_default();
         let in_time = stamp.at_ns.saturating_add(ON_ITS_WAY_NS) < until_ns;
@@ -94,12 +96,12 @@ pub(crate) fn changes(
     json!({"count": each.len(), "unseen": unseen, "latencyMs": spread(all), "each": each})
 }
 
-/// First, median, 99th percentile and last, in milliseconds.
+/// Returns the minimum, median, 99th percentile and maximum, in milliseconds.
 fn spread(mut nanoseconds: Vec<u64>) -> Value {
     nanoseconds.sort_unstable();
     let at = |share: f64| {
         let last = nanoseconds.len().checked_sub(1)?;
-        // The smallest value that is not below this share of all.
+        // The smallest value that is not below this fraction of all values.
         let place = (share * nanoseconds.len() as f64).ceil() as usize;
         nanoseconds.get(place.saturating_sub(1).min(last)).map(|ns| round(*ns as f64 / 1e6))
     };
@@ -120,7 +122,7 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// The counts of all threads together.
+/// Returns the sum of the counters of all threads.
 pub(crate) fn sum<'a>(counts: impl Iterator<Item = &'a Counts>) -> Counts {
     let mut sum = Counts::default();
     for one in counts {
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_what_was_measured() {
+    fn percentiles_are_measured_values() {
         let of_hundred = spread((1..=100).rev().map(|ms| ms * 1_000_000).collect());
         assert_eq!(of_hundred, json!({"first": 1.0, "p50": 50.0, "p99": 99.0, "last": 100.0}));
         assert_eq!(spread(vec![]), json!({"first": null, "p50": null, "p99": null, "last": null}));

@@ -1,28 +1,29 @@
-//! Responses, read while they come.
+//! A reader of responses that processes bytes as they arrive.
 //!
-//! A resource that lies whole in what has just come is seen where it lies; only one that goes on in the next
-//! piece is copied. So a proxy keeps a resource at most, whatever the length of a response.
+//! A resource that is complete in the received bytes is processed in place; only a resource that
+//! continues in the next piece is copied. So a proxy stores at most one resource, regardless of the
+//! length of a response.
 
 use crate::wire::{Fields, Form, Kind, Resource, Value};
 
-/// The flag and the length that stand before a message (gRPC over HTTP/2).
+/// The length of the prefix of a message: flag and length (gRPC over HTTP/2).
 const PREFIX: usize = 5;
 
-/// What a response says beside its resources.
+/// The fields of a response except its resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Response {
     pub(crate) kind: Kind,
     pub(crate) nonce: Vec<u8>,
-    /// Of all (SotW); of the system (Delta).
+    /// The version of all resources (SotW), or the system version (Delta).
     pub(crate) version: Vec<u8>,
-    /// Names of resources that are gone (Delta).
+    /// Names of removed resources (Delta).
     pub(crate) removed: Vec<Vec<u8>>,
-    /// How long it is.
+    /// The length of the response.
     pub(crate) bytes: u64,
 }
 
 impl Response {
-    /// The one that says nothing.
+    /// The empty response.
     pub(crate) const NONE: Self = Self {
         kind: Kind::Other,
         nonce: Vec::new(),
@@ -32,22 +33,22 @@ impl Response {
     };
 }
 
-/// What a piece of a stream holds.
+/// An event in a piece of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event<'a> {
-    /// A resource of the response that goes on.
+    /// A resource of the current response.
     Resource(Kind, Resource<'a>),
-    /// The response is whole.
+    /// The response is complete.
     End(Response),
 }
 
-/// Reads one stream.
+/// A reader of one stream.
 #[derive(Debug)]
 pub(crate) struct Reader {
     form: Form,
-    /// How much of the response is still to come, once its prefix has.
+    /// The remaining bytes of the response, once its prefix has been read.
     missing: Option<usize>,
-    /// What isn't whole: a prefix, or a field.
+    /// An incomplete prefix or field.
     partial: Vec<u8>,
     response: Response,
 }
@@ -57,10 +58,10 @@ impl Reader {
         Self { form, missing: None, partial: Vec::new(), response: Response::NONE }
     }
 
-    /// Takes what came.
+    /// Processes received bytes.
     ///
     /// # Errors
-    /// What is no response. Nothing can be read after it.
+    /// The bytes are not a response. The reader cannot continue after that.
     pub(crate) fn take(
         &mut self,
         mut bytes: &[u8],
@@ -100,10 +101,10 @@ impl Reader {
         }
     }
 
-    /// Takes a part of a response: its outermost fields, one by one.
+    /// Processes a part of a response: its top-level fields, one by one.
     fn fields(&mut self, mut bytes: &[u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), String> {
         while !self.partial.is_empty() && !bytes.is_empty() {
-            // A byte at a time until it is clear how long the field is.
+            // Reads one byte at a time until the length of the field is known.
             let whole = Fields(&self.partial).length().map_err(|()| no_response())?;
             let missing = whole.map_or(1, |whole| whole - self.partial.len());
             let taken = bytes.len().min(missing);
@@ -125,7 +126,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes a whole field.
+    /// Processes a complete field.
     fn field(&mut self, field: &[u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), String> {
         let response = &mut self.response;
         match Fields(field).next().ok_or_else(no_response)? {
@@ -168,7 +169,8 @@ mod tests {
         [&[0], &length[..], &message].concat()
     }
 
-    /// What comes of two responses in pieces of each size: all the same.
+    /// Reads two responses in pieces of each size and returns the events, which must not depend on
+    /// the size.
     fn read(form: Form, bytes: &[u8]) -> Vec<String> {
         let by_size = (1..=bytes.len()).map(|size| {
             let (mut reader, mut events) = (Reader::new(form), Vec::new());
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn delta_responses_come_in_whatever_pieces() {
+    fn delta_events_are_independent_of_the_piece_size() {
         let url = |kind: Kind| kind.url().to_owned();
         let of = |name: &str, body: &[u8]| ads::Resource {
             name: name.into(),
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn sotw_resources_have_the_name_of_their_body() {
+    fn sotw_resource_name_is_read_from_the_body() {
         let cluster = strait_proto::envoy::envoy::config::cluster::v3::Cluster {
             name: "a".into(),
             ..Default::default()
@@ -247,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_response_is_told() {
+    fn invalid_responses_are_errors() {
         let error = |bytes: &[u8]| {
             bytes.chunks(1).try_fold(Reader::new(Form::Delta), |mut reader, piece| {
                 reader.take(piece, |_| {}).map(|()| reader)
             })
         };
         assert!(error(b"\x01\0\0\0\0").is_err_and(|error| error.contains("compressed")));
-        // A field longer than the message, a key of no kind, a number without end.
+        // A field longer than the message, a key of an unknown wire type, a number without an end.
         for broken in [
             &b"\0\0\0\0\x02\x12\x09"[..],
             b"\0\0\0\0\x01\x07",

@@ -1,4 +1,5 @@
-//! What one proxy asks for and holds: names and versions, no bodies. Plain and synchronous.
+//! The subscriptions of one proxy and the names and versions that it has, without bodies.
+//! Synchronous, without I/O.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -10,34 +11,35 @@ use crate::options::Subscription;
 use crate::response::Response;
 use crate::wire::{ByKind, Form, Kind, Request, Resource, assignment_of, routes_of};
 
-/// A name nobody has. Who comes back with everything it held may get no answer at all, because nothing
-/// changed; the answer to this one shows that the server has looked.
+/// A name that does not exist. A reconnecting proxy with all versions may receive no response,
+/// because nothing changed. The response to this name shows that the server has processed the
+/// request.
 const PROBE: &[u8] = b"outbound|9||probe.xdsload.invalid";
 
-/// What a proxy is like.
+/// The properties of a proxy.
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
     pub(crate) number: u32,
     pub(crate) form: Form,
     pub(crate) subscribe: Subscription,
     pub(crate) listeners: bool,
-    /// Whether it asks for the route configurations that its listeners name.
+    /// Whether it subscribes to the route configurations that its listeners name.
     pub(crate) routes: bool,
-    /// Whether it asks for their virtual hosts one by one.
+    /// Whether it subscribes to single virtual hosts of these.
     pub(crate) vhds: bool,
     pub(crate) name_table: bool,
     pub(crate) rejects: bool,
-    /// Whether it says what it holds when it comes back.
+    /// Whether it reports its versions when it reconnects.
     pub(crate) keeps_versions: bool,
-    /// Upstream clusters it must know to be in sync.
+    /// The minimum number of upstream clusters for being in sync.
     pub(crate) expected: usize,
     /// The encoded node.
     pub(crate) node: Bytes,
-    /// The assignments it asks for instead of asking for upstream clusters.
+    /// The assignments to which it subscribes instead of upstream clusters.
     pub(crate) names: Option<Arc<[Vec<u8>]>>,
 }
 
-/// A version that has not come yet, or one nobody keeps.
+/// The version of a resource: not received, received but not stored, or stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     Awaited,
@@ -45,7 +47,7 @@ enum Version {
     Kept(u32),
 }
 
-/// An upstream cluster: its version, and the assignment it has.
+/// An upstream cluster: its version and its assignment.
 #[derive(Debug, Clone, Copy)]
 struct Cluster {
     version: Version,
@@ -56,28 +58,29 @@ struct Cluster {
 #[derive(Debug)]
 pub(crate) struct Session {
     profile: Profile,
-    /// Assignments that are asked for.
+    /// Subscribed assignments.
     assignments: ByName<Version>,
     awaited: usize,
-    /// Those of them that no request has named yet.
+    /// Subscribed assignments that no request has named yet.
     unasked: Vec<u32>,
     clusters: ByName<Cluster>,
-    /// How many of them have an assignment.
+    /// The number of upstream clusters that have an assignment.
     with_assignment: usize,
-    /// Whether one that had one may have gone, or has another.
+    /// Whether a cluster with an assignment may have been removed, or has another assignment now.
     lost: bool,
     knows_clusters: bool,
-    /// The route configurations that each listener names, and for each name how many do and what is held of it.
+    /// The route configurations that each listener names, and for each name the number of its
+    /// listeners and its state.
     listeners: BTreeMap<u32, Vec<u32>>,
     routes: BTreeMap<u32, Route>,
     knows_listeners: bool,
-    /// Whether it has asked for virtual hosts, which Envoy does once it has a route.
+    /// Whether it has subscribed to virtual hosts, which Envoy does once it has a route.
     asked_hosts: bool,
     probing: bool,
     was_in_sync: bool,
-    /// Whether it was since the stream began.
+    /// Whether it was in sync since the stream began.
     been_in_sync: bool,
-    /// Of the response that is coming: how many resources have come, and the last upstream cluster.
+    /// For the current response: the number of resources received, and the last upstream cluster.
     resources: u64,
     last_cluster: Option<u32>,
     /// The last nonce and version of each type (SotW).
@@ -91,15 +94,15 @@ struct Route {
     listeners: usize,
     /// Whether a request has named it.
     asked: bool,
-    /// Whether hosts of it have come, or that there are none.
+    /// Whether virtual hosts of it have been received, or the server has reported that it has none.
     has_hosts: bool,
 }
 
-/// What a response led to.
+/// The effect of a response.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) resources: u64,
-    /// Whether the proxy has just got what it still lacked.
+    /// Whether the proxy has just received the last missing resource.
     pub(crate) came_in_sync: bool,
 }
 
@@ -136,7 +139,7 @@ impl Session {
             && (expected == 0 || self.profile.names.is_some() || self.with_assignment >= expected)
     }
 
-    /// Whether it was in sync at some time since the stream began: what comes now are changes.
+    /// Returns whether it was in sync since the stream began. If so, later resources are changes.
     pub(crate) fn been_in_sync(&self) -> bool {
         self.been_in_sync
     }
@@ -147,12 +150,12 @@ impl Session {
         self.knows_listeners && self.routes.values().all(has)
     }
 
-    /// The names of the assignments it asks for.
+    /// Calls `each` with the names of its subscribed assignments.
     pub(crate) fn asks_for(&self, names: &Names, each: impl FnMut(&[u8])) {
         self.assignments.iter().map(|(name, _)| names.name(name)).for_each(each);
     }
 
-    /// Puts the requests that begin a stream at the end of `out`.
+    /// Appends the first requests of a stream to `out`.
     pub(crate) fn begin(&mut self, names: &mut Names, out: &mut Vec<u8>) {
         let form = self.profile.form;
         let comes_back = self.was_in_sync && self.profile.keeps_versions && form == Form::Delta;
@@ -161,7 +164,7 @@ impl Session {
         self.resources = 0;
         self.last_cluster = None;
         self.last = Default::default();
-        // Of listeners and routes no versions are kept, so all of them come again.
+        // Versions of listeners and routes are not stored, so all of them are received again.
         self.listeners.clear();
         self.routes.clear();
         self.knows_listeners = false;
@@ -212,7 +215,7 @@ impl Session {
         }
     }
 
-    /// Takes a resource of the response that is coming.
+    /// Processes a resource of the current response.
     pub(crate) fn take(&mut self, kind: Kind, resource: &Resource<'_>, names: &mut Names) {
         match kind {
             Kind::Cds => self.cluster(resource, names),
@@ -237,7 +240,7 @@ impl Session {
         self.resources += 1;
     }
 
-    /// Takes the end of a response, and puts what is answered at the end of `out`.
+    /// Processes the end of a response, and appends the requests that answer it to `out`.
     pub(crate) fn end(
         &mut self,
         response: &Response,
@@ -281,7 +284,7 @@ impl Session {
                 self.knows_listeners = true;
             }
             Kind::Rds => {
-                // That there is none is an answer too.
+                // A removal is a response too.
                 for name in &response.removed {
                     if let Some(route) = self.routes.get_mut(&names.id(name)) {
                         route.version = Version::Came;
@@ -317,7 +320,7 @@ impl Session {
 
     fn cluster(&mut self, resource: &Resource<'_>, names: &mut Names) {
         if self.profile.form == Form::Sotw && self.resources == 0 {
-            // What isn't in the response has gone.
+            // Clusters that are not in the response have been removed.
             self.forget_clusters();
         }
         let name = names.id_behind(self.last_cluster, resource.name);
@@ -343,7 +346,7 @@ impl Session {
 
     fn listener(&mut self, resource: &Resource<'_>, names: &mut Names) {
         if self.profile.form == Form::Sotw && self.resources == 0 {
-            // What isn't in the response has gone.
+            // Listeners that are not in the response have been removed.
             self.forget_listeners();
         }
         let mut named = Vec::new();
@@ -353,7 +356,8 @@ impl Session {
                 Route { version: Version::Awaited, listeners: 0, asked: false, has_hosts: false };
             self.routes.entry(*route).or_insert(new).listeners += 1;
         }
-        // After the new ones: what both name is held as before.
+        // The old names are removed after the new ones are added, so that the state of a name in
+        // both is retained.
         let name = names.id(resource.name);
         self.forget_listener(name);
         if !named.is_empty() {
@@ -361,7 +365,7 @@ impl Session {
         }
     }
 
-    /// Takes note of a virtual host, `ROUTE/HOST`.
+    /// Records a virtual host, `ROUTE/HOST`.
     fn hosts_came(&mut self, host: &[u8], names: &mut Names) {
         let route = host.iter().rposition(|byte| *byte == b'/').map(|end| &host[..end]);
         if let Some(route) = route.and_then(|route| self.routes.get_mut(&names.id(route))) {
@@ -382,7 +386,8 @@ impl Session {
         self.routes.values_mut().for_each(|route| route.listeners = 0);
     }
 
-    /// Drops the route configurations that no listener names any more, and says which are new and which gone.
+    /// Drops the route configurations that no listener names any more. Returns the new names and
+    /// the dropped ones.
     fn resubscribe_routes(&mut self) -> (Vec<u32>, Vec<u32>) {
         let is_gone = |(_, route): &(&u32, &Route)| route.listeners == 0;
         let gone: Vec<u32> = self.routes.iter().filter(is_gone).map(|(name, _)| *name).collect();
@@ -405,7 +410,7 @@ impl Session {
         self.clusters.clear();
     }
 
-    /// Takes note that an upstream cluster is no longer what it was, and which assignment it has now.
+    /// Updates the counters for an upstream cluster that changes, with its new assignment.
     fn part(&mut self, before: Option<Cluster>, now: Option<u32>) {
         if let Some(assignment) = before.and_then(|before| before.assignment) {
             self.with_assignment -= 1;
@@ -421,7 +426,8 @@ impl Session {
         }
     }
 
-    /// Drops assignments whose upstream cluster has gone, and says which are new and which have gone.
+    /// Drops assignments whose upstream cluster was removed. Returns the new names and the dropped
+    /// ones.
     fn resubscribe(&mut self) -> (Vec<u32>, Vec<u32>) {
         let mut gone = Vec::new();
         if std::mem::take(&mut self.lost) {
@@ -445,7 +451,7 @@ impl Session {
         }
     }
 
-    /// Calls `each` with every name of a type that is watched by name.
+    /// Calls `each` with every name of a type with subscriptions by name.
     fn watched(&self, kind: Kind, mut each: impl FnMut(u32)) {
         match kind {
             Kind::Eds => self.assignments.iter().for_each(|(name, _)| each(name)),
@@ -550,7 +556,7 @@ mod tests {
         requests(&out)
     }
 
-    /// Has a response applied; returns whether that brought the proxy in sync, and what it answers.
+    /// Processes a response. Returns whether the proxy is now in sync, and its requests.
     fn apply(
         session: &mut Session,
         names: &mut Names,
@@ -580,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_in_sync_when_every_assignment_has_come() {
+    fn proxy_is_in_sync_when_it_has_every_assignment() {
         let (mut session, mut names) = (session(Subscription::All), Names::default());
         begin(&mut session, &mut names);
         let mut apply = |response: &[u8]| apply(&mut session, &mut names, response);
@@ -589,7 +595,7 @@ mod tests {
         assert!(!in_sync);
         let (in_sync, _) = apply(&response(Kind::Eds, &[("a", "1")], &[]));
         assert!(!in_sync);
-        // That there is none is an answer too.
+        // A removal is a response too.
         let (in_sync, _) = apply(&response(Kind::Eds, &[], &["b"]));
         assert!(in_sync);
         let (_, answers) = apply(&response(Kind::Cds, &[], &["b"]));
@@ -597,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_comes_back_with_what_it_held() {
+    fn proxy_reconnects_with_its_versions() {
         let (mut session, mut names) = (session(Subscription::All), Names::default());
         begin(&mut session, &mut names);
         apply(&mut session, &mut names, &response(Kind::Cds, &[("a", "7")], &[]));
@@ -612,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_without_clusters_to_ask_for_is_in_sync() {
+    fn proxy_without_assignments_is_in_sync() {
         let (mut session, mut names) = (session(Subscription::Fraction(0.0)), Names::default());
         begin(&mut session, &mut names);
         let clusters = response(Kind::Cds, &[("a", "1")], &[]);
@@ -620,7 +626,7 @@ mod tests {
         assert!(in_sync && answers.len() == 1);
     }
 
-    /// A listener with a filter for each route configuration, field by field.
+    /// A listener with a filter for each route configuration, encoded field by field.
     fn listener(name: &str, routes: &[&str]) -> Vec<u8> {
         let put = |number: u8, bytes: &[u8]| {
             let mut out = vec![number << 3 | 2];
@@ -637,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_are_asked_for_as_listeners_name_them() {
+    fn routes_named_by_listeners_are_subscribed() {
         let mut session = session(Subscription::All);
         session.profile.routes = true;
         let mut names = Names::default();
@@ -666,13 +672,13 @@ mod tests {
         assert_eq!(told(Kind::Lds, both, &[]), (false, asked.to_vec()));
         assert_eq!(told(Kind::Rds, &[("80", &[])], &[]), (false, none.to_vec()));
         assert_eq!(told(Kind::Rds, &[("b:90", &[])], &[]), (true, none.to_vec()));
-        // A listener that comes again names what it named.
+        // A listener that is received again names the same routes.
         assert_eq!(told(Kind::Lds, &both[..1], &[]), (false, none.to_vec()));
         assert_eq!(told(Kind::Lds, &[], &["0.0.0.0_90"]), (false, vec!["b:90".into()]));
     }
 
     #[test]
-    fn hosts_are_asked_for_once_and_routes_are_there_with_them() {
+    fn hosts_are_subscribed_once_and_complete_the_routes() {
         let mut session = session(Subscription::All);
         (session.profile.routes, session.profile.vhds) = (true, true);
         let mut names = Names::default();
@@ -697,14 +703,14 @@ mod tests {
     }
 
     #[test]
-    fn an_sotw_response_says_which_clusters_there_are() {
+    fn sotw_response_replaces_all_clusters() {
         let mut session = session(Subscription::All);
         session.profile.form = Form::Sotw;
         let (mut names, mut out) = (Names::default(), Vec::new());
         session.begin(&mut names, &mut out);
         let told = |session: &mut Session, names: &mut Names, clusters: &[&[u8]]| {
             for name in clusters {
-                // `type: EDS`, by number.
+                // `type: EDS`, as a number.
                 let body = [&[10, 1][..], name, &[16, 3]].concat();
                 let resource = Resource { name, version: b"", body: &body };
                 session.take(Kind::Cds, &resource, names);

@@ -1,4 +1,4 @@
-//! What proxies without certificates bring: the tokens of their pods.
+//! Tokens of pods, which proxies without certificates send.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use crate::Failure;
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
     pub(crate) text: String,
-    /// The ID of the cluster whose it is.
+    /// The ID of the pod's cluster.
     pub(crate) cluster: String,
 }
 
-/// The tokens in a file, a line each.
+/// Reads the tokens in a file, one per line.
 pub(crate) fn read(file: &Path) -> Result<Vec<String>, Failure> {
     let failed = |fact: String| Failure(format!("--tokens {}: {fact}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;

@@ -1,7 +1,7 @@
-//! The little of protobuf that a load client needs: it walks over resources without decoding them, and
-//! writes requests straight into a buffer.
+//! The subset of protobuf that a load client needs: it scans resources without decoding them, and
+//! writes requests directly into a buffer.
 //!
-//! Field numbers are those of Envoy's `discovery.proto`. Nothing here allocates.
+//! Field numbers are from Envoy's `discovery.proto`. Nothing here allocates.
 
 /// One field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,11 +10,11 @@ pub(crate) enum Value<'a> {
     Varint(u64),
     /// Text, bytes or a message.
     Bytes(&'a [u8]),
-    /// Four or eight bytes, which nobody asks for.
+    /// Four or eight bytes, which are not used.
     Fixed,
 }
 
-/// The fields of a message in their order. Ends early where the bytes are no message.
+/// The fields of a message in their order. Ends early if the bytes are not a message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
@@ -38,10 +38,11 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
-    /// How long the first field is, its key included, once that can be told: it need not all be there.
+    /// Returns the length of the first field with its key, or `None` if the bytes don't determine
+    /// it yet. The field may be incomplete.
     ///
     /// # Errors
-    /// It is no field.
+    /// The bytes are not a field.
     pub(crate) fn length(mut self) -> Result<Option<usize>, ()> {
         let there = self.0.len();
         let Some(key) = self.varint() else { return self.unclear() };
@@ -58,12 +59,12 @@ impl<'a> Fields<'a> {
         (there - self.0.len()).checked_add(rest).map(Some).ok_or(())
     }
 
-    /// A number isn't there: not yet, or it is none.
+    /// Handles a missing number: it is incomplete or invalid.
     fn unclear(&self) -> Result<Option<usize>, ()> {
         if self.0.is_empty() { Ok(None) } else { Err(()) }
     }
 
-    /// The first text, bytes or message with this number.
+    /// Returns the first text, bytes or message with this number.
     pub(crate) fn bytes(mut self, number: u64) -> Option<&'a [u8]> {
         self.find_map(|(tag, value)| match value {
             Value::Bytes(bytes) if tag == number => Some(bytes),
@@ -91,7 +92,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// A resource type, as far as a load client tells them apart.
+/// The resource types that a load client distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Upstream clusters.
@@ -102,19 +103,19 @@ pub(crate) enum Kind {
     Lds,
     /// Route configurations.
     Rds,
-    /// Virtual hosts of these, one by one.
+    /// Single virtual hosts of route configurations.
     Vhds,
-    /// The table from which an agent answers its workload's DNS.
+    /// The table from which an agent answers its workload's DNS queries.
     Nds,
     /// Anything else.
     Other,
 }
 
-/// Something for each [`Kind`].
+/// A value for each [`Kind`].
 pub(crate) type ByKind<T> = [T; Kind::ALL.len()];
 
 impl Kind {
-    /// All, in the order of [`Kind::index`].
+    /// All kinds, in the order of [`Kind::index`].
     pub(crate) const ALL: [Self; 7] =
         [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Vhds, Self::Nds, Self::Other];
 
@@ -136,19 +137,19 @@ impl Kind {
         ["cds", "eds", "lds", "rds", "vhds", "nds", "other"][self.index()]
     }
 
-    /// Its place in a table with one entry for each kind.
+    /// Returns its index in a table with one entry for each kind.
     pub(crate) fn index(self) -> usize {
         self as usize
     }
 
-    /// By its type URL.
+    /// Returns the kind with this type URL.
     pub(crate) fn of(url: &[u8]) -> Self {
         let known = Self::ALL.into_iter().find(|kind| kind.url().as_bytes() == url);
         known.unwrap_or(Self::Other)
     }
 }
 
-/// The form of the protocol.
+/// The variant of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Form {
     /// Incremental.
@@ -161,13 +162,13 @@ pub(crate) enum Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resource<'a> {
     pub(crate) name: &'a [u8],
-    /// Its own version; empty in the SotW form.
+    /// The version of the resource; empty in the SotW variant.
     pub(crate) version: &'a [u8],
     pub(crate) body: &'a [u8],
 }
 
 impl<'a> Resource<'a> {
-    /// Reads a `Resource`, and of which type it is. Only the table of names has no name.
+    /// Reads a `Resource` and its type. Only the name table has no name.
     pub(crate) fn delta(resource: &'a [u8]) -> Option<(Kind, Self)> {
         let (mut name, mut version, mut any) = (None, &[][..], None);
         for field in Fields(resource) {
@@ -183,8 +184,8 @@ impl<'a> Resource<'a> {
         Some((kind, Self { name, version, body }))
     }
 
-    /// Reads an `Any` of one of our types, all of which have their name first, but for the table of names,
-    /// which has none.
+    /// Reads an `Any` of one of our types. All of them have their name first, except the name
+    /// table, which has none.
     pub(crate) fn sotw(any: &'a [u8]) -> Option<(Kind, Self)> {
         let (kind, body) = read_any(any);
         let name = if kind == Kind::Nds { &[][..] } else { Fields(body).bytes(1)? };
@@ -204,7 +205,7 @@ fn read_any(any: &[u8]) -> (Kind, &[u8]) {
     (kind, body)
 }
 
-/// The name under which an upstream cluster gets its endpoints, if it gets them by EDS.
+/// Returns the name of an upstream cluster's assignment, if it uses EDS.
 pub(crate) fn assignment_of<'a>(cluster: &'a [u8], name: &'a [u8]) -> Option<&'a [u8]> {
     const EDS: u64 = 3;
     let mut wanted = None;
@@ -214,7 +215,7 @@ pub(crate) fn assignment_of<'a>(cluster: &'a [u8], name: &'a [u8]) -> Option<&'a
             (3, Value::Bytes(config)) => {
                 wanted = Fields(config).bytes(2).filter(|name| !name.is_empty()).or(wanted);
             }
-            // These two stand in front of everything that is large.
+            // These two fields precede all large ones.
             (4.., _) if wanted.is_some() => break,
             _ => {}
         }
@@ -222,7 +223,7 @@ pub(crate) fn assignment_of<'a>(cluster: &'a [u8], name: &'a [u8]) -> Option<&'a
     wanted
 }
 
-/// Calls `each` with the name of each route configuration that a listener asks for.
+/// Calls `each` with the name of each route configuration that a listener uses.
 pub(crate) fn routes_of<'a>(listener: &'a [u8], mut each: impl FnMut(&'a [u8])) {
     const MANAGER: &[u8] = b"type.googleapis.com/envoy.extensions.filters.network.\
         http_connection_manager.v3.HttpConnectionManager";
@@ -245,7 +246,7 @@ pub(crate) fn routes_of<'a>(listener: &'a [u8], mut each: impl FnMut(&'a [u8])) 
     }
 }
 
-/// A request in the making, behind others that go with it.
+/// A request that is being written, after others in the same buffer.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     form: Form,
@@ -254,10 +255,10 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The flag and the length that stand before a message (gRPC over HTTP/2).
+    /// The length of the prefix of a message: flag and length (gRPC over HTTP/2).
     const PREFIX: usize = 5;
 
-    /// A request about a type, at the end of `out`.
+    /// Begins a request for a type, at the end of `out`.
     pub(crate) fn new(form: Form, kind: Kind, out: &'a mut Vec<u8>) -> Self {
         let start = out.len();
         out.extend_from_slice(&[0; Self::PREFIX]);
@@ -266,32 +267,32 @@ impl<'a> Request<'a> {
         request
     }
 
-    /// Who asks: an encoded `Node`.
+    /// Writes the encoded `Node` of the sender.
     pub(crate) fn node(&mut self, node: &[u8]) {
         self.put(if self.form == Form::Delta { 1 } else { 2 }, node);
     }
 
-    /// Which response is answered.
+    /// Writes the nonce of the response that is answered.
     pub(crate) fn nonce(&mut self, nonce: &[u8]) {
         self.put(if self.form == Form::Delta { 6 } else { 5 }, nonce);
     }
 
-    /// The version that is held (SotW).
+    /// Writes the current version (SotW).
     pub(crate) fn version(&mut self, version: &[u8]) {
         self.put(1, version);
     }
 
-    /// A name that is watched (SotW), or from now on (Delta).
+    /// Writes a subscribed name (SotW), or a new subscription (Delta).
     pub(crate) fn name(&mut self, name: &[u8]) {
         self.put(3, name);
     }
 
-    /// A name that is no longer watched (Delta).
+    /// Writes a removed subscription (Delta).
     pub(crate) fn unsubscribe(&mut self, name: &[u8]) {
         self.put(4, name);
     }
 
-    /// A resource that is held from a stream before (Delta).
+    /// Writes a resource and its version from an earlier stream (Delta).
     pub(crate) fn held(&mut self, name: &[u8], version: &[u8]) {
         let field = |value: &[u8]| 1 + prost::length_delimiter_len(value.len()) + value.len();
         self.out.push(5 << 3 | 2);
@@ -300,16 +301,16 @@ impl<'a> Request<'a> {
         self.put(2, version);
     }
 
-    /// Rejects what is answered.
+    /// Rejects the response that is answered.
     pub(crate) fn rejected(&mut self) {
         let mut status = vec![8, 3]; // code: INVALID_ARGUMENT
         put(&mut status, 2, b"rejected on purpose by xdsload");
         self.put(if self.form == Form::Delta { 7 } else { 6 }, &status);
     }
 
-    /// Ends it: its length is known.
+    /// Ends the request and writes its length.
     pub(crate) fn end(self) {
-        // Requests are far smaller than 4 GiB: they hold names, each once.
+        // Requests are far smaller than 4 GiB: they contain each name once.
         let length = self.out.len() - self.start - Self::PREFIX;
         let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
         self.out[self.start + 1..][..length.len()].copy_from_slice(&length);
@@ -336,7 +337,7 @@ mod tests {
     use strait_proto::envoy::envoy::service::discovery::v3 as ads;
 
     #[test]
-    fn a_field_is_as_long_as_it_says() {
+    fn length_of_a_field_is_read_from_its_key() {
         let length = |bytes: &[u8]| Fields(bytes).length();
         assert_eq!(length(&[0x12, 2, 1, 1]), Ok(Some(4)));
         assert_eq!(length(&[0x12, 2]), Ok(Some(4)));
@@ -346,7 +347,7 @@ mod tests {
         for begun in [&[][..], &[0x92], &[0x12], &[0x12, 0x80], &[8]] {
             assert_eq!(length(begun), Ok(None));
         }
-        // A kind that there isn't, a number without end, a length that no memory has.
+        // An unknown wire type, a number without an end, a length beyond any memory.
         let endless = [0xff; 11];
         let vast = [0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
         for broken in [&[7][..], &endless, &vast] {
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_decode_to_what_was_put_in() {
+    fn requests_decode_to_their_input() {
         let node = Node { id: "sidecar".into(), ..Default::default() };
         let mut out = Vec::new();
         let mut request = Request::new(Form::Delta, Kind::Cds, &mut out);
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_names_has_no_name() {
+    fn name_table_has_no_name() {
         let any = |kind: Kind| strait_proto::envoy::google::protobuf::Any {
             type_url: kind.url().into(),
             value: vec![10, 1, b'x'],
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_are_those_that_a_listener_names() {
+    fn routes_of_a_listener_are_found() {
         use strait_proto::envoy::envoy::config::listener::v3 as listener;
         use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as http;
         use strait_proto::envoy::google::protobuf::Any;
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn only_upstream_clusters_of_eds_have_assignments() {
+    fn only_eds_clusters_have_assignments() {
         use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig};
         let of = |kind: DiscoveryType, service_name: &str| {
             let message = cluster::Cluster {
