@@ -1,4 +1,4 @@
-"""The bill of materials of a binary, read from Cargo.lock."""
+"""Reads the bill of materials of a binary from Cargo.lock."""
 
 import json
 import subprocess
@@ -8,9 +8,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def sbom(name, version, time, target, features=()):
-    """The crates compiled into the binary of a package, build scripts and macros included, as a value of CycloneDX 1.5.
+    """Returns the crates compiled into the binary of a package, including build scripts and macros, as a CycloneDX 1.5 document.
 
-    `features` are the flags that choose features, as for `cargo build`.
+    `features` are the feature flags of `cargo build`.
     """
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target, *features]
     told = json.loads(subprocess.check_output(command, cwd=ROOT))
@@ -22,7 +22,7 @@ def sbom(name, version, time, target, features=()):
         id = waiting.pop()
         if id not in needed:
             needed.add(id)
-            # What only tests need is not in it.
+            # Exclude dependencies of tests.
             deps = (dep for dep in nodes[id]["deps"] if any(kind["kind"] != "dev" for kind in dep["dep_kinds"]))
             waiting.extend(dep["pkg"] for dep in deps)
 

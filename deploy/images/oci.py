@@ -1,8 +1,8 @@
 """Writes OCI image archives (OCI image specification 1.1): one layer, the same bytes for the same content.
 
 An archive is a tar of `oci-layout`, `index.json` and blobs named by their SHA-256. `ctr images import`, `skopeo copy
-oci-archive:…`, `podman load` and `docker load` read it. Nothing of the machine gets in: times are zero, owners are
-what the image says, entries are sorted.
+oci-archive:…`, `podman load` and `docker load` read it. The archive does not depend on the machine: times are zero, owners are
+set by the image, entries are sorted.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Layer:
         self._add(path, tarfile.DIRTYPE, mode, owner)
 
     def file(self, path, content, mode=0o644, owner=0):
-        """A file with its content: bytes, or the Path they are read from."""
+        """Adds a file. `content` is its bytes, or the Path to read them from."""
         data = content.read_bytes() if isinstance(content, Path) else content
         self._add(path, tarfile.REGTYPE, mode, owner, data)
 
@@ -35,13 +35,13 @@ class Layer:
         self._add(path, tarfile.SYMTYPE, 0o777, 0, target=target)
 
     def program(self, path, source):
-        """A program, and where it is linked dynamically each library that its loader names, under the library's own path."""
+        """Adds a program and, if it is linked dynamically, each library that its loader names, under the library's path."""
         self.file(path, Path(source), 0o755)
         for library in libraries(source):
             self.file(library.lstrip("/"), Path(library), 0o755)
 
     def iptables(self):
-        """This machine's iptables, which redirects a pod's traffic, with all it can match: 5 MB."""
+        """Adds this machine's iptables, which redirects a pod's traffic, with all its extensions: 5 MB."""
         found = shutil.which("iptables", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         extensions = sorted(Path("/usr/lib").glob("*/xtables/*.so"))
         if not found or not extensions:
@@ -68,7 +68,7 @@ class Layer:
 
 
 def libraries(program):
-    """The paths of the libraries that a program is started with; none of a static one."""
+    """Returns the paths of the libraries that a program loads; empty for a static program."""
     told = subprocess.run(["ldd", program], text=True, capture_output=True)
     words = (line.split() for line in told.stdout.splitlines())
     return [next(word for word in line if word.startswith("/")) for line in words if any(word.startswith("/") for word in line)]
@@ -85,7 +85,7 @@ def tar(entries):
 def write(path, name, layer, config, labels=None, architecture="amd64"):
     """Writes an archive with the image `name` (HOST/PATH:TAG), and returns the digest of its manifest.
 
-    `config` is what the specification calls so: Entrypoint, Cmd, Env, User, WorkingDir …
+    `config` is the config object of the specification: Entrypoint, Cmd, Env, User, WorkingDir …
     """
     blobs = {}
 
@@ -125,7 +125,7 @@ def write(path, name, layer, config, labels=None, architecture="amd64"):
         archive.file(each, blobs[each])
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Under its name only when it is whole.
+    # The file gets its final name when it is complete.
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(archive.tar())
     part.rename(path)

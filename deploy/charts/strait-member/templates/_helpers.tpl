@@ -11,7 +11,7 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* What every pod of a component carries, and nothing that changes. */}}
+{{/* The immutable labels of every pod of a component. */}}
 {{- define "member.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ index . 1 }}

@@ -1,10 +1,10 @@
-{{/* What every pod of this release carries, and nothing that changes. */}}
+{{/* The immutable labels of every pod of this release. */}}
 {{- define "strait.selector" -}}
 app.kubernetes.io/name: strait
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* The recommended labels, and the operator's own. */}}
+{{/* The recommended labels, and the operator's labels. */}}
 {{- define "strait.labels" -}}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ include "strait.selector" . }}
@@ -25,7 +25,7 @@ labels:
   {{- include "strait.labels" $root | nindent 2 }}
 {{- end }}
 
-{{/* The name of what belongs to no namespace: several releases may be in one cluster. */}}
+{{/* The name of a cluster-scoped object: a cluster may have several releases. */}}
 {{- define "strait.clusterName" -}}
 strait-{{ .Release.Namespace }}
 {{- end }}
