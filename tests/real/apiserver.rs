@@ -1,5 +1,6 @@
-//! One member cluster's API server: kube-apiserver on an etcd of its own, in the namespace `hub`.
-//! Without kubelets and controllers: the rig writes pods' status and EndpointSlices itself, which makes tests exact.
+//! The API server of one member cluster: kube-apiserver with its own etcd, in the namespace `hub`.
+//! There are no kubelets and controllers: the rig writes pod statuses and EndpointSlices itself,
+//! which makes tests exact.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,24 +16,25 @@ use crate::netns::Netns;
 use crate::process::Process;
 use crate::wait;
 
-/// The token of a user who may do everything.
+/// The token of an administrator.
 const ADMIN_TOKEN: &str = "rig-admin";
-/// The token of the user that Strait reads a member cluster as.
+/// The token of the user with which Strait reads a member cluster.
 const READER_TOKEN: &str = "rig-reader";
 
-/// How an API server differs from the others.
+/// The settings that differ between API servers.
 pub(crate) struct Settings<'a> {
     /// The cluster's ID.
     pub(crate) cluster: &'a str,
     /// The hub's address on the transit network.
     pub(crate) address: &'a str,
-    /// The port of the API server; etcd takes the two after it, on loopback.
+    /// The port of the API server. etcd uses the next two ports, on loopback.
     pub(crate) port: u16,
-    /// Where cluster IPs come from.
+    /// The range of cluster IPs.
     pub(crate) service_cidr: &'a str,
 }
 
-/// A running API server. SIGKILL on drop, before its etcd: SIGTERM would wait for open watches.
+/// A running API server. Killed with SIGKILL on drop, before its etcd, because SIGTERM would wait
+/// for open watches.
 pub(crate) struct Apiserver {
     // Fields drop in this order.
     server: Option<Process>,
@@ -49,7 +51,7 @@ pub(crate) struct Apiserver {
 }
 
 impl Apiserver {
-    /// Starts both and waits until the server is ready.
+    /// Starts etcd and the server, and waits until the server is ready.
     pub(crate) fn start(
         host: &Host,
         hub: &Rc<Netns>,
@@ -126,7 +128,8 @@ impl Apiserver {
         self.folder.join("etcd")
     }
 
-    /// Stops both, has `change` done to what is on disk, and starts both again.
+    /// Stops both, calls `change` with the folders of the data and the backup, and starts both
+    /// again.
     fn offline(&mut self, change: impl FnOnce(&Path, &Path)) {
         self.stop();
         self.etcd = None;
@@ -136,17 +139,17 @@ impl Apiserver {
         self.wait_until_ready();
     }
 
-    /// Keeps a copy of all there is. The server is away meanwhile.
+    /// Backs up all data. The server is down meanwhile.
     pub(crate) fn back_up(&mut self) {
         self.offline(copy);
     }
 
-    /// Goes back to the copy, versions included.
+    /// Restores the backup, including resource versions.
     pub(crate) fn restore(&mut self) {
         self.offline(|data, backup| copy(backup, data));
     }
 
-    /// Whether the reader's token counts, from the next start on.
+    /// Sets whether the reader's token is accepted, from the next start on.
     pub(crate) fn accept_reader(&self, accept: bool) {
         let mut users = format!("{ADMIN_TOKEN},admin,1,\"system:masters\"\n");
         if accept {
@@ -164,7 +167,7 @@ impl Apiserver {
             Some(Process::spawn(command, &self.folder, &format!("kube-apiserver-{}", self.starts)));
     }
 
-    /// Waits until it answers that it is ready.
+    /// Waits until the server reports that it is ready.
     pub(crate) fn wait_until_ready(&mut self) {
         wait::until(Duration::from_secs(60), "kube-apiserver is ready", || {
             let etcd = self.etcd.as_mut().ok_or("its etcd was stopped")?;
@@ -179,12 +182,12 @@ impl Apiserver {
         });
     }
 
-    /// SIGKILL. Connections break, nothing listens.
+    /// Kills the server with SIGKILL. Connections break, and the port is closed.
     pub(crate) fn stop(&mut self) {
         self.server = None;
     }
 
-    /// A kubeconfig as JSON, which is YAML too, that carries everything inline.
+    /// Returns a kubeconfig in JSON, which is valid YAML, with inline credentials.
     fn kubeconfig(&self, token: &str) -> Value {
         use base64::Engine;
         let root = base64::engine::general_purpose::STANDARD.encode(&self.root);
@@ -196,33 +199,33 @@ impl Apiserver {
         })
     }
 
-    /// The file with an administrator's kubeconfig.
+    /// Returns the path of an administrator's kubeconfig.
     pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
         self.folder.join("admin.kubeconfig")
     }
 
-    /// The kubeconfig of the least-privilege reader.
+    /// Returns the kubeconfig of the least-privilege reader.
     pub(crate) fn reader_kubeconfig(&self) -> String {
         self.kubeconfig(READER_TOKEN).to_string()
     }
 
-    /// A kubeconfig whose token means nobody.
+    /// Returns a kubeconfig with an unknown token.
     pub(crate) fn strangers_kubeconfig(&self) -> String {
         self.kubeconfig("rig-stranger").to_string()
     }
 
-    /// Writes objects in order.
+    /// Applies objects in order.
     pub(crate) fn apply(&self, objects: &[Value]) {
         let requests: Vec<Request> = objects.iter().flat_map(Request::apply).collect();
         self.requests(&requests);
     }
 
-    /// Makes requests in order; all must succeed.
+    /// Sends requests in order and returns the responses. Panics if one fails.
     pub(crate) fn requests(&self, requests: &[Request]) -> Vec<Value> {
         self.try_requests(requests).unwrap_or_else(|fact| panic!("{}: {fact}", self.url))
     }
 
-    /// Signs as it signs tokens (ES256).
+    /// Signs a text with the key and algorithm of service account tokens (ES256).
     pub(crate) fn sign(&self, text: &[u8]) -> Vec<u8> {
         use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
         let pem = std::fs::read_to_string(self.folder.join("sa.key")).expect("our own key");
@@ -232,7 +235,8 @@ impl Apiserver {
         key.expect("of P-256").sign(&random, text).expect("it signs").as_ref().to_vec()
     }
 
-    /// The token of a pod of `shop` that its node would ask for, with the audience of agents.
+    /// Returns a token of a pod in `shop`, as its node would request it, with the audience of
+    /// agents.
     pub(crate) fn token(&self, pod: &str, account: &str, seconds: u64) -> String {
         let of_pod = format!("/api/v1/namespaces/shop/pods/{pod}");
         let uid = self.requests(&[Request::get(&of_pod)])[0]["metadata"]["uid"].clone();
@@ -252,7 +256,8 @@ impl Apiserver {
         answers[0]["status"]["token"].as_str().expect("a token").to_owned()
     }
 
-    /// Makes requests in order, up to the first that fails; what the server says then.
+    /// Sends requests in order, up to the first failure. Returns the responses or the server's
+    /// error.
     pub(crate) fn try_requests(&self, requests: &[Request]) -> Result<Vec<Value>, String> {
         let kubeconfig = self.admin_kubeconfig();
         let input = serde_json::to_string(requests).map_err(|error| error.to_string())?;
@@ -261,15 +266,15 @@ impl Apiserver {
     }
 }
 
-/// Makes `to` a copy of the folder `from`.
+/// Replaces the folder `to` by a copy of the folder `from`.
 fn copy(from: &Path, to: &Path) {
     let _ = std::fs::remove_dir_all(to);
     let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
     assert!(copied.is_ok_and(|status| status.success()), "{} was not copied", from.display());
 }
 
-/// The rights of the reader, as `strait cluster add` gives them: read services, endpointslices, namespaces, pods, nodes, and the keys of tokens;
-/// ask about tokens.
+/// Returns the rights of the reader, as `strait cluster add` grants them: reading services,
+/// endpointslices, namespaces, pods, nodes and the keys of tokens, and token reviews.
 pub(crate) fn reader_rights() -> Vec<Value> {
     let rules = json!([
         { "apiGroups": [""], "resources": ["services", "namespaces", "pods", "nodes"], "verbs": ["get", "list", "watch"] },

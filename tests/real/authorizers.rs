@@ -1,7 +1,8 @@
-//! Providers of external authorization whose pods are all in the other network, behind its gateway: workloads of two versions
-//! of Envoy ask them, over HTTP and over gRPC, by mTLS and as who they are. While the gateway or the providers are away nothing passes that
-//! has to be asked about, unless the provider says `failOpen`; and all passes again when they are back. Beside them a policy denies by
-//! identity, in both networks.
+//! Providers of external authorization. All their pods are in the other network, behind its
+//! gateway. Workloads with two versions of Envoy ask them over HTTP and over gRPC, with mTLS and
+//! their own identities. While the gateway or the providers are unavailable, no request that
+//! requires authorization passes unless the provider has `failOpen`. All requests pass again when
+//! the providers return. A separate policy denies by identity, in both networks.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,21 +20,23 @@ use crate::scenarios::{PROPAGATION, http, spiffe};
 use crate::wait;
 use crate::world::{ECHO_PODS, PORTS, SOLO_POD, SYSTEM, World, pod_labels, vip};
 
-/// The workloads that ask, with the last part of their services' VIPs: each is a service and an account of its own.
+/// The guarded workloads, with the last byte of their services' VIPs. Each has its own service and
+/// account.
 const GUARDED: [(&str, &str, u8); 2] =
     [("guarded", "10.10.1.41", 15), ("guarded-old", "10.10.1.42", 16)];
-/// Those who are asked: pods of cluster b alone.
+/// The pods of the providers, all in cluster b.
 const PROVIDERS: [(&str, &str); 2] = [("opa-1", "10.10.1.43"), ("opa-2", "10.10.1.44")];
 const SERVICE: &str = "opa.shop.svc.cluster.local";
 const PROVIDER_PORTS: [(&str, u16, u16); 2] =
     [("http", 4180, HTTP_PORT), ("grpc", 9191, GRPC_PORT)];
 const GATEWAY: &str = "b/eastwest-1";
 
-/// The parts of a workload's paths, each of which another provider is asked about: whether it fails open.
+/// The parts of a workload's paths, each with a different provider, and whether the provider fails
+/// open.
 const ASKED: [(&str, bool); 4] =
     [("web", false), ("rpc", false), ("web-open", true), ("rpc-open", true)];
 
-/// What becomes of requests.
+/// The availability of the providers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Providers {
     Answer,
@@ -55,7 +58,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         world.start_echo(host, "a", each.name);
     }
     let mut authorizers = Vec::new();
-    // Where there is one Envoy alone, both are of it.
+    // With only one Envoy on this machine, both providers use it.
     for ((name, ip), program) in PROVIDERS.into_iter().zip(&programs) {
         let program = program.as_ref().unwrap_or(&host.envoy);
         world.start_sidecar_of(host, program, "b", name, "opa", ip);
@@ -77,7 +80,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         world.everybody_is_asked(each);
     }
 
-    // Their network's gateway goes, and comes back.
+    // The gateway of their network stops and returns.
     world.envoys.remove(GATEWAY);
     for each in &guarded {
         world.wait_for_providers(each, Providers::AreAway, "without their gateway");
@@ -87,7 +90,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         world.wait_for_providers(each, Providers::Answer, "behind a gateway again");
     }
 
-    // All of them turn unready, and ready again.
+    // All of them become unready, and ready again.
     world.apiservers["b"].apply(&providers(false));
     for each in &guarded {
         world.wait_for_providers(each, Providers::AreAway, "while none is ready");
@@ -100,7 +103,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
 
     world.client_is_denied_in_both_networks();
 
-    // They are killed, and nobody has told the mesh.
+    // They are killed without any notification of the mesh.
     drop(authorizers);
     for each in &guarded {
         world.wait_for_providers(each, Providers::AreAway, "after they were killed");
@@ -113,7 +116,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     keys.iter().for_each(|key| _ = world.envoys.remove(key));
 }
 
-/// A workload that asks.
+/// A guarded workload.
 struct Guarded {
     name: &'static str,
     ip: &'static str,
@@ -131,7 +134,7 @@ impl Guarded {
     }
 }
 
-/// The service in cluster b, with its pods.
+/// Returns the objects of the providers' service in cluster b with its pods.
 fn providers(ready: bool) -> Vec<Value> {
     let service = service("shop", "opa", &vip("b", 17), &PROVIDER_PORTS);
     let endpoints = PROVIDERS.map(|(name, ip)| (name.to_owned(), ip.to_owned(), ready));
@@ -139,8 +142,8 @@ fn providers(ready: bool) -> Vec<Value> {
     pods.into_iter().chain([endpoint_slice(&service, &endpoints), service]).collect()
 }
 
-/// The mesh config that names the providers, and the policies by which they are asked: each about one part of the paths,
-/// and about connections that are not HTTP.
+/// Returns the mesh config with the providers, and the policies that use them: each for one part of
+/// the paths, and for connections that are not HTTP.
 fn rules() -> Vec<Value> {
     let provider = |(name, open): (&str, bool)| {
         let mut fields = json!({ "service": SERVICE, "timeout": "2s", "failOpen": open });
@@ -178,14 +181,14 @@ fn rules() -> Vec<Value> {
     [mesh, connections].into_iter().chain(requests).collect()
 }
 
-/// The provider's own program in a namespace.
+/// Starts the provider's program in a namespace.
 fn authorizer(host: &Host, netns: &Netns, name: &str) -> Process {
     let command = netns.helper_command(&["authorizer", name]);
     listening(Process::spawn(command, &host.subfolder("echo"), name))
 }
 
 impl World {
-    /// Starts an Envoy of the world again, as it was.
+    /// Restarts an Envoy of the world with the same bootstrap.
     fn start_again(&mut self, host: &Host, key: &str) {
         let name = key.replace('/', "-");
         let file = host.subfolder("bootstrap").join(format!("{name}.yaml"));
@@ -194,7 +197,8 @@ impl World {
         self.envoys.insert(key.to_owned(), envoy);
     }
 
-    /// Until a workload's Envoy has the policies: what a client's connection of before carries may pass until that is drained.
+    /// Waits until a workload's Envoy has the policies. Requests on a client's older connection may
+    /// pass until it is drained.
     fn wait_until_it_asks(&self, guarded: &Guarded) {
         wait::until(PROPAGATION, &format!("{} has the policies", guarded.name), || {
             let envoy = self.envoy(&format!("a/{}", guarded.name));
@@ -206,8 +210,8 @@ impl World {
         });
     }
 
-    /// Until all that a workload is asked for is answered as it should be. What a provider that fails closed doesn't let in must
-    /// not pass even meanwhile.
+    /// Waits until all parts of a workload's paths have the expected result. Requests that a
+    /// fail-closed provider does not allow must not pass meanwhile.
     fn wait_for_providers(&self, guarded: &Guarded, providers: Providers, when: &str) {
         let what = format!("{} {when}: providers {providers:?}", guarded.name);
         wait::until(PROPAGATION, &what, || {
@@ -236,8 +240,8 @@ impl World {
         });
     }
 
-    /// A policy denies the client by its identity, whichever network the workload is in, on connections that its sidecar holds
-    /// open as well; and nobody else.
+    /// Checks that a policy denies the client by its identity, in both networks and also on open
+    /// connections of its sidecar, and denies no other caller.
     fn client_is_denied_in_both_networks(&self) {
         let reaches_all = |who: &str| {
             let answers = ask(self.pod(who), &http(60));
@@ -271,7 +275,7 @@ impl World {
         wait::until(PROPAGATION, "the client reaches all again", || reaches_all("a/client"));
     }
 
-    /// Both providers are asked, in both ways.
+    /// Checks that both providers are asked, over both protocols.
     fn everybody_is_asked(&self, guarded: &Guarded) {
         let all: BTreeSet<String> = PROVIDERS.iter().map(|(name, _)| (*name).to_owned()).collect();
         for part in ["web", "rpc"] {
@@ -284,7 +288,8 @@ impl World {
         }
     }
 
-    /// A request of the client: the status, and the headers with which it reached the workload.
+    /// Sends a request of the client. Returns the status and the headers that the workload
+    /// received.
     fn request(&self, guarded: &Guarded, path: &str) -> (u16, Value) {
         let mut command = self.pod("a/client").command("curl");
         command.args(["-s", "--max-time", "10", "-w", "\n%{http_code}"]);

@@ -1,5 +1,5 @@
-//! Certificates of the rig: a CA in the form of `--ca-dir`, workload certificates with SPIFFE IDs, and the serving
-//! certificates of API servers. Made anew for each run.
+//! Certificates of the rig: a CA in the format of `--ca-dir`, workload certificates with SPIFFE
+//! IDs, and the serving certificates of API servers. They are created for each run.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use rcgen::{
 /// The trust domain of the rig.
 pub(crate) const TRUST_DOMAIN: &str = "cluster.local";
 
-/// A certificate authority, also written to a folder that `strait serve --ca-dir` takes.
+/// A certificate authority, also written to a folder in the format of `strait serve --ca-dir`.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: String,
     folder: PathBuf,
 }
 
-/// The files of one certificate.
+/// The files of a certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) certificate: PathBuf,
@@ -45,19 +45,19 @@ impl Authority {
         &self.folder
     }
 
-    /// The root in PEM.
+    /// Returns the root certificate in PEM.
     pub(crate) fn pem(&self) -> &str {
         &self.certificate
     }
 
-    /// A workload's certificate, in a folder under the CA's: made once, and not written again, since an Envoy may be
-    /// reading it.
+    /// Returns a workload's certificate, in a folder below the CA's. The files are created once and
+    /// not written again, because an Envoy may be reading them.
     pub(crate) fn workload(&self, namespace: &str, service_account: &str) -> Files {
         let names = vec![identity(TRUST_DOMAIN, namespace, service_account)];
         self.issue(&format!("{namespace}.{service_account}"), names)
     }
 
-    /// That of a workload in any trust domain.
+    /// Returns the certificate of a workload in any trust domain.
     pub(crate) fn workload_of(
         &self,
         domain: &str,
@@ -68,7 +68,7 @@ impl Authority {
         self.issue(&format!("{domain}.{namespace}.{service_account}"), names)
     }
 
-    /// A server's certificate for addresses and DNS names.
+    /// Returns a server's certificate for addresses and DNS names.
     pub(crate) fn server(&self, name: &str, names: &[&str]) -> Files {
         let san = |name: &&str| match name.parse() {
             Ok(address) => SanType::IpAddress(address),
@@ -90,7 +90,7 @@ impl Authority {
         files
     }
 
-    /// Puts a new certificate and key in place of a workload's, one file after the other.
+    /// Replaces a workload's certificate and key, one file after the other.
     pub(crate) fn renew(&self, namespace: &str, service_account: &str) {
         let files = self.workload(namespace, service_account);
         let label = format!("{namespace}.{service_account}");
@@ -118,7 +118,8 @@ fn identity(domain: &str, namespace: &str, service_account: &str) -> SanType {
     SanType::URI(name.as_str().try_into().unwrap())
 }
 
-/// A signing key and its public half, as the API server signs service account tokens with.
+/// Writes a signing key and its public key, for the service account tokens of an API server.
+/// Returns both paths.
 pub(crate) fn signing_key(folder: &Path) -> (PathBuf, PathBuf) {
     let key = KeyPair::generate().unwrap();
     (write(folder, "sa.key", &key.serialize_pem()), write(folder, "sa.pub", &key.public_key_pem()))

@@ -1,4 +1,4 @@
-//! A real Consul of two datacentres beside Strait, in a namespace of their own.
+//! A real Consul with two datacentres and a Strait that reads them, in a separate namespace.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -12,21 +12,22 @@ use crate::process::Process;
 use crate::strait::Strait;
 use crate::wait;
 
-/// How long anything may take that is waited for.
+/// The time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The ports of the two agents: HTTP, server, LAN and WAN gossip.
 const DC1: [u16; 4] = [8500, 8300, 8301, 8302];
 const DC2: [u16; 4] = [8510, 8310, 8311, 8312];
 
-/// A server of one datacentre, in development mode: it forgets all when it ends.
+/// A server of one datacentre in development mode, which forgets everything when it ends.
 pub(crate) struct Agent {
     program: PathBuf,
     hub: Rc<Netns>,
     folder: PathBuf,
     datacentre: &'static str,
-    /// Where its instances are.
+    /// The network of its instances.
     network: &'static str,
-    /// A file for each instance: the command line can't register checks that run a program.
+    /// The folder with a file for each instance. The command line cannot register checks that run a
+    /// program.
     services: PathBuf,
     ports: [u16; 4],
     starts: usize,
@@ -34,7 +35,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// The one of a mesh, on `hub`, with instances in `network`. Started, not yet ready.
+    /// Starts the server of a mesh on `hub`, with instances in `network`. It may not be ready yet.
     pub(crate) fn of_mesh(
         host: &Host,
         program: &Path,
@@ -71,7 +72,7 @@ impl Agent {
         self.process = Some(Process::spawn(command, &self.folder, &name));
     }
 
-    /// The `consul` command, on this agent.
+    /// Runs the `consul` command with this agent.
     fn run(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = self.hub.command(&self.program);
         command.args(arguments).env("CONSUL_HTTP_ADDR", format!("127.0.0.1:{}", self.ports[0]));
@@ -80,7 +81,8 @@ impl Agent {
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
-    /// Registers an instance of `web`, whose check passes, warns or fails as the number in its file says.
+    /// Registers an instance of `web`. Its check passes, warns or fails according to the number in
+    /// its state file.
     pub(crate) fn register(&self, id: &str, address: &str, meta: &Value) {
         let state = self.folder.join(format!("{id}.state"));
         set_check(&state, 0);
@@ -94,13 +96,13 @@ impl Agent {
         self.reload();
     }
 
-    /// Takes an instance away, at the next [`Self::reload`].
+    /// Removes an instance at the next [`Self::reload`].
     pub(crate) fn deregister(&self, id: &str) {
         let file = self.services.join(format!("{id}.json"));
         std::fs::remove_file(file).expect("it was registered");
     }
 
-    /// Has it read its files.
+    /// Makes the agent read its files.
     pub(crate) fn reload(&self) {
         wait::until(LIMIT, "it reads its files", || self.run(&["reload"]));
     }
@@ -110,7 +112,7 @@ fn set_check(state: &Path, code: u8) {
     std::fs::write(state, code.to_string()).expect("the folder of this run is ours");
 }
 
-/// Services with health checks in two datacentres, an outage, and a Consul that comes back empty.
+/// Runs services with health checks in two datacentres, an outage, and a Consul that returns empty.
 pub(crate) fn run(host: &Host) {
     let Some(program) = &host.consul else {
         return host::skip_without("real::consul", "no consul");
@@ -170,7 +172,7 @@ pub(crate) fn run(host: &Host) {
     let three = "consul/dc2 10.2.0.1 http-8080 n1 dc2 healthy";
     become_these(&[&one("healthy"), &two("healthy"), three]);
 
-    // Checks: failing, warning, passing again.
+    // The check fails, warns, and passes again.
     let check = folder.join("web-2.state");
     set_check(&check, 2);
     become_these(&[&one("healthy"), &two("unhealthy"), three]);
@@ -183,7 +185,7 @@ pub(crate) fn run(host: &Host) {
     dc1.reload();
     become_these(&[&one("healthy"), three]);
 
-    // The agent dies, and what it was told: what was known stays, and says how old it is.
+    // The agent stops and loses its data: the last known state stays, with its age.
     dc1.process = None;
     dc1.deregister("web-1");
     let state = |name: &str| -> Result<String, String> {
@@ -200,7 +202,8 @@ pub(crate) fn run(host: &Host) {
     }
     become_these(&[&one("healthy"), three]);
 
-    // It comes back without a memory, and its index begins anew: what is gone goes, what comes is seen.
+    // The agent returns empty and its index restarts: removed instances are removed, new ones are
+    // added.
     dc1.start();
     become_these(&[three]);
     dc1.register("web-9", "10.1.0.9", &json!({ "protocol": "http" }));

@@ -1,9 +1,11 @@
-//! A member whose API server is gone for thirteen hours: pods that are known start their proxies, renew their certificates
-//! and lose no request, though Strait restarts in the middle, and the tokens of their nodes end.
+//! A member whose API server is down for thirteen hours: known pods start their proxies, renew
+//! their certificates and lose no request, although Strait restarts in the middle and the tokens of
+//! their nodes expire.
 //!
-//! Strait and the agents live by a clock that libfaketime moves on. It begins as long ago as all of it takes, so that their
-//! certificates hold for Envoys as well, which can't be told another time. The API server is a real one until it dies; its
-//! tokens are signed again, by its own key, as of that beginning.
+//! Strait and the agents use a clock that libfaketime moves forward. The clock starts in the past,
+//! by the duration of the test, so that the certificates are also valid for Envoys, whose clock
+//! cannot be changed. The API server is real until it stops. Its tokens are signed again with its
+//! own key, with the start of that clock as their time.
 
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -32,21 +34,22 @@ use crate::world::application;
 
 const CLUSTER: &str = "east";
 const LIMIT: Duration = Duration::from_secs(60);
-/// Agents look at the clock every 10 s.
+/// The time limit of a renewal. Agents check the clock every 10 s.
 const RENEWED: Duration = Duration::from_secs(90);
 const HOUR: u64 = 3600;
-/// As stock injection asks for tokens.
+/// The lifetime of tokens in stock injection.
 const TOKEN_SECONDS: u64 = 12 * HOUR;
-/// For how long the API server is gone.
+/// The time without the API server.
 const ALL: u64 = TOKEN_SECONDS + HOUR;
-/// Who is there from the beginning, who starts after an hour, and who does when tokens have ended: each with a service of
-/// its own, for their API server never tells that they have stopped meanwhile.
+/// The pods that exist from the beginning, start after an hour, and start after tokens have
+/// expired. Each has its own service, because their API server never reports that they have stopped
+/// meanwhile.
 const WEB: (&str, &str) = ("web-1", "10.10.0.41");
 const LATE: (&str, &str) = ("late-1", "10.10.0.42");
 const LATER: (&str, &str) = ("later-1", "10.10.0.43");
 const CALLER: (&str, &str) = ("caller-1", "10.10.0.44");
 
-/// The clock of all that has it.
+/// The clock of Strait and the agents.
 struct Clock {
     library: PathBuf,
     file: PathBuf,
@@ -62,14 +65,15 @@ impl Clock {
         Some(clock)
     }
 
-    /// So many seconds after the beginning.
+    /// Sets the clock to this number of seconds after its start.
     fn set(&self, seconds: u64) {
         let beside = self.file.with_extension("new");
         std::fs::write(&beside, format!("-{}\n", ALL - seconds)).expect("our own folder");
         std::fs::rename(&beside, &self.file).expect("our own folder");
     }
 
-    /// What a program is started with to live by it. What waits for a time to pass waits as long as ever.
+    /// Returns the environment with which a program uses this clock. Waits for a duration keep
+    /// their real length.
     fn environment(&self) -> [(String, String); 4] {
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         [
@@ -82,7 +86,7 @@ impl Clock {
     }
 }
 
-/// What runs, Envoys before what they talk to.
+/// The running programs. Fields drop in this order: Envoys before their peers.
 struct Rig<'a> {
     host: &'a Host,
     clock: Clock,
@@ -122,12 +126,13 @@ pub(crate) fn run(host: &Host) {
     let end = rig.folder.join("end");
     let load = rig.load(&caller, &end);
 
-    // An hour later a pod that was known starts.
+    // An hour later, a known pod starts.
     rig.clock.set(HOUR);
     let late = rig.start(LATE, &of_late);
     answered_by(&caller, LATE);
 
-    // At thirteen hours certificates have gone through half of their lifetime, and tokens are over.
+    // After thirteen hours, certificates have passed half of their lifetime, and tokens have
+    // expired.
     let written = [&caller, &web, &late].map(Pod::serial);
     rig.clock.set(ALL);
     for (pod, before) in [&caller, &web, &late].into_iter().zip(written) {
@@ -136,7 +141,8 @@ pub(crate) fn run(host: &Host) {
             if now == before { Err(format!("{now} still")) } else { Ok(()) }
         });
     }
-    // Who has no certificate is not let in by a token that has ended, unless an operator says so while the cluster is dark.
+    // A proxy without a certificate is not admitted with an expired token, unless an operator
+    // allows it while the cluster is unreachable.
     let mut later = rig.spawn(LATER, &of_later);
     wait::until(LIMIT, "its token has ended", || {
         let log = later.envoy.said("STR0522");
@@ -156,19 +162,19 @@ pub(crate) fn run(host: &Host) {
     }
 }
 
-/// The service of a pod, and its VIP.
+/// Returns the hostname and the VIP of a pod's service.
 fn service((pod, address): (&str, &str)) -> (String, String) {
     let last = address.rsplit('.').next().unwrap_or_default();
     (format!("{}.shop.svc.cluster.local", account(pod)), format!("10.93.0.{last}"))
 }
 
-/// Requests to a pod's service.
+/// Returns a load of requests to a pod's service.
 fn to(pod: (&str, &str), requests: usize) -> Load {
     let (host, vip) = service(pod);
     Load::http(&format!("{vip}:80"), &host, requests)
 }
 
-/// Until a pod answers, and each request is answered.
+/// Waits until a pod responds to every request.
 fn answered_by(caller: &Pod, pod: (&str, &str)) {
     let load = to(pod, 20);
     wait::until(LIMIT, &format!("{} answers", pod.0), || {
@@ -223,7 +229,7 @@ impl<'a> Rig<'a> {
         Self { host, clock, agent, folder, strait, apiserver, ca, topology }
     }
 
-    /// As its node would ask for it.
+    /// Returns a token as the pod's node would request it.
     fn token(&self, pod: &str) -> String {
         let token = self.apiserver.token(pod, account(pod), TOKEN_SECONDS);
         let parts: Vec<&str> = token.split('.').collect();
@@ -257,7 +263,8 @@ impl<'a> Rig<'a> {
         for path in [&folder, &secrets, &token_file, &roots_file] {
             chown(path, Some(ENVOY_UID), Some(ENVOY_UID)).expect("the rig runs as root");
         }
-        // By the user that it runs as, with whom alone it may share what it counts.
+        // As the pod's user, because libfaketime shares its counters only between processes of one
+        // user.
         let mut command = netns.command_as_envoy("env");
         command.args(self.clock.environment().map(|(name, value)| format!("{name}={value}")));
         command.arg(&self.agent).args([
@@ -277,7 +284,7 @@ impl<'a> Rig<'a> {
         Pod { envoy, netns, certificate: secrets.join("cert-chain.pem"), _echo: echo }
     }
 
-    /// Requests of a pod, until the file is there.
+    /// Starts requests of a pod that end when the file exists.
     fn load(&self, caller: &Pod, end: &Path) -> Process {
         let load = to(WEB, 1).lasting(400);
         let load = Load { pause_ms: 50, until: Some(end.to_owned()), ..load };
@@ -286,7 +293,7 @@ impl<'a> Rig<'a> {
 }
 
 impl Pod {
-    /// Of the certificate by which its Envoy answers.
+    /// Returns the serial number of the certificate that its Envoy presents.
     fn serial(&self) -> String {
         let told: Value =
             serde_json::from_str(&self.envoy.get("/certs")).expect("Envoy's page is JSON");

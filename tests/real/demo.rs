@@ -1,4 +1,4 @@
-//! `strait demo --once` with an Envoy on PATH: the only part of the demo that needs one.
+//! `strait demo --once` with an Envoy on the PATH: the only part of the demo that needs one.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! One Envoy in a namespace, as the mesh's own user, and what its admin page says.
+//! An Envoy in a namespace, run as the mesh's own user, and its admin interface.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::netns::Netns;
 use crate::process::Process;
 use crate::wait;
 
-/// Where every Envoy of the rig has its admin page, inside its namespace.
+/// The address of every Envoy's admin interface, inside its namespace.
 pub(crate) const ADMIN: &str = "127.0.0.1:15000";
 
-/// A running Envoy. SIGKILL on drop.
+/// A running Envoy. Killed with SIGKILL on drop.
 pub(crate) struct Envoy {
     process: Process,
     netns: Rc<Netns>,
@@ -24,12 +24,13 @@ pub(crate) struct Envoy {
 }
 
 impl Envoy {
-    /// Starts it with the bootstrap in `file` (JSON or YAML). Does not wait for configuration from a server.
+    /// Starts an Envoy with the bootstrap in `file` (JSON or YAML). Does not wait for configuration
+    /// from a server.
     pub(crate) fn start(host: &Host, netns: &Rc<Netns>, name: &str, file: &Path) -> Self {
         Self::start_program(host, &host.envoy, netns, name, file)
     }
 
-    /// [`Self::start`] with an Envoy of another version.
+    /// Starts an Envoy of another version, like [`Self::start`].
     pub(crate) fn start_program(
         host: &Host,
         program: &Path,
@@ -40,7 +41,7 @@ impl Envoy {
         Self::start_command(host, netns.command_as_envoy(program), netns, name, file)
     }
 
-    /// The same by a command of [`Netns`] that runs it as somebody.
+    /// Starts an Envoy with a command of [`Netns`] that sets its user.
     pub(crate) fn start_command(
         host: &Host,
         mut command: Command,
@@ -50,28 +51,28 @@ impl Envoy {
     ) -> Self {
         command.arg("--config-path").arg(file);
         command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
-        // As strait-agent starts it.
+        // The same flags as strait-agent uses.
         command.args(["--drain-time-s", "45", "--drain-strategy", "immediate"]);
         let process = Process::spawn(command, &host.subfolder("envoy"), name);
         Self { process, netns: Rc::clone(netns), name: name.to_owned() }
     }
 
-    /// One that an agent has started, of which the process is given: what the agent says is what it says.
+    /// Returns an Envoy that the agent in `process` has started. The log is the agent's.
     pub(crate) fn of_agent(process: Process, netns: &Rc<Netns>, name: &str) -> Self {
         Self { process, netns: Rc::clone(netns), name: name.to_owned() }
     }
 
-    /// What it, or its agent, said that contains `word`.
+    /// Returns the lines of its log, or its agent's, that contain `word`.
     pub(crate) fn said(&self, word: &str) -> Vec<String> {
         self.process.said(word)
     }
 
-    /// The end of what it said, for a failure's text.
+    /// Returns the end of its log, for error messages.
     pub(crate) fn last_words(&self) -> String {
         self.process.last_words()
     }
 
-    /// Waits until it has had all it needs from wherever its configuration comes (state LIVE).
+    /// Waits until it has its complete configuration (state LIVE).
     pub(crate) fn wait_until_live(&mut self, limit: Duration) {
         let name = self.name.clone();
         wait::until(limit, &format!("{name} is live"), || {
@@ -91,27 +92,28 @@ impl Envoy {
         Ok(answer.as_str().unwrap_or_default().to_owned())
     }
 
-    /// A page of the admin interface.
+    /// Returns a page of the admin interface.
     pub(crate) fn get(&self, path: &str) -> String {
         self.try_get(path).unwrap_or_else(|fact| {
             panic!("{}: {path}: {fact}; {}", self.name, self.process.last_words())
         })
     }
 
-    /// The part of the effective configuration that a query names.
+    /// Returns the part of the effective configuration that a query selects.
     pub(crate) fn config_dump(&self, query: &str) -> Value {
         serde_json::from_str(&self.get(&format!("/config_dump{query}")))
             .expect("Envoy's dump is JSON")
     }
 
-    /// Counters and gauges whose name matches `filter` (a regular expression).
+    /// Returns counters and gauges whose name matches `filter` (a regular expression).
     pub(crate) fn stats(&self, filter: &str) -> BTreeMap<String, u64> {
         let text = self.get(&format!("/stats?filter={filter}"));
         let lines = text.lines().filter_map(|line| line.split_once(": "));
         lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
     }
 
-    /// What is wrong with how it took its configuration: anything rejected, warming or never fetched.
+    /// Returns the problems with its configuration: rejected updates, warming or never received
+    /// resources.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let counters = self.stats("update_rejected$|init_fetch_timeout$|warming");
         assert!(!counters.is_empty(), "{} counts nothing", self.name);

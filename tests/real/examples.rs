@@ -1,6 +1,7 @@
-//! Rules as their users write them, and what becomes of the requests that they are about: from Envoys of two versions and by both
-//! forms of the protocol, to pods in two networks, and from outside by gateways. Each file in `examples/` is one, after what the field's guides show: its objects,
-//! and requests with what is expected of all of them.
+//! Rules as users write them, and their effect on requests: from Envoys of two versions and with
+//! both variants of the protocol, to pods in two networks, and from outside through gateways. Each
+//! file in `examples/` is one example, modeled on common guides, with its objects, its requests and
+//! their expected results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::steering::{clients, version};
 use crate::wait;
 use crate::world::{CLIENT_PODS, ECHO_PODS, ECHO_VIP, World, pod_labels};
 
-/// A file.
+/// An example file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Example {
@@ -28,7 +29,7 @@ struct Example {
     requests: Vec<Asked>,
 }
 
-/// Requests that are all alike, and what is expected of them together.
+/// Equal requests, and their expected results.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
@@ -41,52 +42,52 @@ struct Asked {
     headers: BTreeMap<String, String>,
     #[serde(default = "twelve")]
     times: usize,
-    /// How many of them at the same time.
+    /// The number of concurrent requests.
     #[serde(default = "one")]
     at_once: usize,
-    /// Connections of bytes in place of requests, each of which asks in one line.
+    /// Raw TCP connections instead of requests, each of which sends one line.
     #[serde(default)]
     bytes: bool,
-    /// All that are seen, and no others; 0 where there is no answer.
+    /// The exact set of statuses; 0 if there is no response.
     #[serde(default = "ok")]
     statuses: BTreeSet<u16>,
-    /// The versions that answer, all of them and no others.
+    /// The exact set of versions that respond.
     versions: Option<BTreeSet<String>>,
-    /// Of the answers the share of version v2, in percent, from and to.
+    /// The percentage of responses from version v2: minimum and maximum.
     share_of_v2: Option<[usize; 2]>,
-    /// And that of cluster b.
+    /// The percentage of responses from cluster b: minimum and maximum.
     share_of_b: Option<[usize; 2]>,
-    /// How long each takes, from and to.
+    /// The duration of each request in seconds: minimum and maximum.
     takes_seconds: Option<[f64; 2]>,
-    /// What each answer has at these places; null where it has nothing there.
+    /// The value of each response at these JSON pointers; null if it has none.
     #[serde(default)]
     sees: BTreeMap<String, Value>,
-    /// The places at which all answers have the same.
+    /// The JSON pointers at which all responses have the same value.
     #[serde(default)]
     alike: BTreeSet<String>,
-    /// Where each is sent on to.
+    /// The redirect target of each response.
     location: Option<String>,
-    /// The upstream cluster that gets a copy of each.
+    /// The upstream cluster that receives a copy of each request.
     copies_to: Option<String>,
-    /// The server that is asked, in place of the echo service.
+    /// The URL to request, instead of the echo service.
     url: Option<String>,
-    /// Where its name leads, unless it is that of the server outside.
+    /// The address of its hostname, if it is not the address of the server outside.
     address: Option<String>,
-    /// Whether the client shows a certificate that the server outside has signed.
+    /// Whether the client presents a certificate that the server outside has signed.
     #[serde(default)]
     shows_certificate: bool,
-    /// Whoever asks a server outside the mesh for them: all of these and no others.
+    /// The exact set of callers that a server outside the mesh sees.
     asked_by: Option<Askers>,
 }
 
-/// From where it is asked.
+/// The origin of a request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum AskedFrom {
-    /// By clients with a sidecar.
+    /// Clients with a sidecar.
     #[default]
     Mesh,
-    /// By somebody that the mesh doesn't know, of each gateway.
+    /// A client outside the mesh, once per gateway.
     Outside,
 }
 
@@ -95,7 +96,7 @@ enum AskedFrom {
 enum Askers {
     /// The egress gateways.
     Gateways,
-    /// The gateway that is asked itself.
+    /// The gateway that receives the request.
     Gateway,
 }
 
@@ -115,15 +116,15 @@ fn ok() -> BTreeSet<u16> {
     [200].into()
 }
 
-/// Whoever asks.
+/// A client of the examples.
 struct Asker<'a> {
     name: &'a str,
     netns: &'a Netns,
-    /// Where names of servers lead.
+    /// The address of server names.
     address: &'a str,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Default)]
 struct Answer {
     status: u16,
@@ -172,7 +173,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     outside.end(world);
 }
 
-/// Everybody who asks: clients of the mesh, then somebody outside of it for each gateway.
+/// Returns all clients: those of the mesh, and then one outside of it for each gateway.
 fn askers<'a>(world: &'a World, outside: &'a Outside) -> Vec<(AskedFrom, Asker<'a>)> {
     let of_mesh = clients(world).into_iter().map(|name| {
         (AskedFrom::Mesh, Asker { name, netns: world.pod(name), address: outside::VIP })
@@ -183,7 +184,8 @@ fn askers<'a>(world: &'a World, outside: &'a Outside) -> Vec<(AskedFrom, Asker<'
     of_mesh.chain(outside.gateways.iter().map(of_gateway)).collect()
 }
 
-/// Gives each pod of the echo service the label of its version, and all of cluster a one region, all of b another.
+/// Labels each pod of the echo service with its version, and gives clusters a and b different
+/// regions.
 fn label_places(world: &World) {
     let near = "eu.one";
     for (cluster, pods) in ECHO_PODS {
@@ -204,7 +206,7 @@ fn label_places(world: &World) {
     world.apiservers["a"].apply(&callers);
 }
 
-/// Objects that go again, whatever becomes of the example: others come after it.
+/// Objects that are deleted on drop, even if the example fails, because other examples follow.
 struct AppliedObjects<'a> {
     config: &'a Apiserver,
     paths: Vec<String>,
@@ -225,7 +227,7 @@ impl Drop for AppliedObjects<'_> {
 }
 
 impl World {
-    /// Makes the requests of a client, and holds what came of them to what is expected.
+    /// Sends the requests of a client, and compares the results with the expected ones.
     fn hold(&self, asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Result<(), String> {
         let copies = || {
             let Some(cluster) = &asked.copies_to else { return 0 };
@@ -301,7 +303,7 @@ impl Asked {
     }
 }
 
-/// Makes the connections, and has one line answered on each.
+/// Opens the connections, and sends one line on each.
 fn lines(asker: &Asker<'_>, asked: &Asked) -> Vec<Answer> {
     let server = if asked.from == AskedFrom::Outside { asker.address } else { ECHO_VIP };
     let answers = ask(asker.netns, &Load::tcp(&format!("{server}:{TCP_PORT}"), asked.times));
@@ -319,7 +321,8 @@ fn lines(asker: &Asker<'_>, asked: &Asked) -> Vec<Answer> {
     answered.chain(std::iter::repeat_with(Answer::default).take(failed)).collect()
 }
 
-/// Makes the requests in the client's namespace, where they are redirected as an application's are.
+/// Sends the requests in the client's namespace, where they are redirected like those of an
+/// application.
 fn curl(asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Vec<Answer> {
     let mut command = asker.netns.command("curl");
     let counted = if asked.path.contains('?') { "&n=" } else { "?n=" };
@@ -330,7 +333,7 @@ fn curl(asker: &Asker<'_>, asked: &Asked, outside: &Outside) -> Vec<Answer> {
     let url = format!("{server}{}{counted}[1-{}]", asked.path, asked.times);
     command.args(["-s", "--max-time", "10"]);
     if let Some(url) = &asked.url {
-        // Each by a connection of its own, so that all gateways have some.
+        // A new connection for each request, so that all gateways receive some.
         if !asked.headers.contains_key("connection") {
             command.args(["-H", "Connection: close"]);
         }

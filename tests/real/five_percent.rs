@@ -1,5 +1,6 @@
-//! Twenty real Envoys of two versions and both forms of the protocol under load, and changes that are let out as the policy does by
-//! default: what is bad reaches one of the twenty or none, stops by itself, and the others lose no request.
+//! Twenty real Envoys of two versions and both variants of the protocol under load, and changes
+//! that are rolled out with the default steps of the policy. A bad change reaches at most one of
+//! the twenty and stops automatically, and the others lose no request.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,22 +20,25 @@ use crate::scenarios::{PROPAGATION, finish, http};
 use crate::world::{ECHO_PODS, Proxy, World, bootstrap, pod_labels};
 use crate::{mode_rollout, wait};
 
-/// How many there are, of which a share of 5 % is one.
+/// The number of proxies, of which 5 % is one.
 const FLEET: usize = 20;
 const APP: &str = "fleet";
-/// The first of all proxies is mostly one of the fleet: the others are few.
+/// The maximum number of attempted changes. The first of all proxies is mostly one of the fleet,
+/// because the others are few.
 const CHANGES_MAX: usize = 20;
-/// The shares are those of the default, and nothing goes on by itself meanwhile.
+/// A plan with the default steps that does not advance during the test.
 const PLAN: &str = "rollout: {every: 1h}";
 /// A label that pods have until they are replaced.
 const OLD_PODS: (&str, &str) = ("generation", "old");
 
-/// What is sent to the fleet's Envoys: how often each took, or refused, its listeners, upstream clusters and routes.
+/// The updates of the fleet's Envoys: how often each accepted or rejected listeners, upstream
+/// clusters and routes.
 type Updates = BTreeMap<String, BTreeMap<String, u64>>;
 
 pub(crate) fn run(world: &mut World, host: &Host) {
-    // Who is first is worked out from what the whole configuration is called, and a roll-out is called without its access
-    // policies: that of another scenario, which may not have run, goes first.
+    // The order of proxies depends on the name of the whole configuration, and a rollout's name
+    // excludes its access policies. So an access policy that remains from another scenario is
+    // deleted first.
     let _may_be_gone = world.apiservers["a"]
         .try_requests(&[Request::delete(&kube::path(&mode_rollout::from_the_beginning()))]);
     wait::until(PROPAGATION, "no access policy is in force", || {
@@ -46,7 +50,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     for client in &fleet {
         world.wait_until_answered(client);
     }
-    // What is read after the plan is let out by it.
+    // Objects that are read after the plan are rolled out by it.
     wait::until(PROPAGATION, "what was before is gone, and what is to be there in force", || {
         let objects = world.strait.try_json("/debug/config")?.to_string();
         let named = |name: &str| objects.matches(&format!("\"{name}\"")).count();
@@ -85,7 +89,8 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     });
 }
 
-/// The application beside each Envoy listens there already, which no control plane can know.
+/// The application next to each Envoy already listens on this port, which a control plane cannot
+/// know.
 fn refused_by_one(world: &World, fleet: &[String]) {
     let one = world.change_for_one(fleet, taken_port);
     let before = world.updates(fleet);
@@ -114,7 +119,7 @@ fn refused_by_one(world: &World, fleet: &[String]) {
     world.nothing_waits();
 }
 
-/// A subset that no pod fits: looked at before anybody is given it.
+/// A subset that matches no pod: the rollout detects it before any proxy receives it.
 fn endpoints_that_nobody_has_reach_nobody(world: &World, fleet: &[String]) {
     world.change_for_one(fleet, |number| subset(&json!({ "app": "nobody" }), number));
     let before = world.updates(fleet);
@@ -130,8 +135,8 @@ fn endpoints_that_nobody_has_reach_nobody(world: &World, fleet: &[String]) {
     world.nothing_waits();
 }
 
-/// A subset that fits all pods when it is let out, and none once they are replaced: whoever has it by then loses requests, until
-/// it is taken back.
+/// A subset that matches all pods when it is rolled out, and none once they are replaced. Proxies
+/// that have it by then lose requests until it is rolled back.
 fn endpoints_that_go_are_lost_by_one(world: &World, fleet: &[String]) {
     world.label_pods(Some(OLD_PODS));
     let (label, value) = OLD_PODS;
@@ -163,7 +168,7 @@ fn endpoints_that_go_are_lost_by_one(world: &World, fleet: &[String]) {
     world.nothing_waits();
 }
 
-/// Requests to the service go to a subset of it; each number is another change.
+/// Returns rules that route requests to a subset of the service. Each number is another change.
 fn subset(labels: &Value, number: usize) -> Value {
     let pool = json!({ "tcp": { "connectTimeout": format!("{}ms", 5000 + number) } });
     json!({
@@ -193,7 +198,8 @@ fn name_of(client: &str) -> &str {
     client.trim_start_matches("a/")
 }
 
-/// Where a proxy stands among all of a change: worked out here once more, for it is to be the same in all versions and replicas.
+/// Computes the position of a proxy in the order of a change. It is reimplemented here, because it
+/// must be equal in all versions and replicas.
 fn place(change: &str, cluster: &str, id: &str) -> u64 {
     let mut hash = Xxh3::new();
     for part in [change, cluster, id] {
@@ -204,7 +210,7 @@ fn place(change: &str, cluster: &str, id: &str) -> u64 {
 }
 
 impl World {
-    /// Every second one of an older version, every third by SotW.
+    /// Starts the fleet: every second Envoy is of an older version, every third uses SotW.
     fn start_fleet(&mut self, host: &Host) -> Vec<String> {
         let old = host.envoy_old.clone().unwrap_or_else(|| host.envoy.clone());
         let mut fleet = Vec::new();
@@ -243,7 +249,7 @@ impl World {
         let files = self.ca.workload("shop", APP);
         let bootstrap = bootstrap(host, &proxy, &files, self.strait.xds());
         let key = format!("a/{name}");
-        // Each takes some of the 128 inotify instances that the kernel gives a user.
+        // Each uses some of the 128 inotify instances that the kernel allows per user.
         let uid = ENVOY_UID + 1 + u32::from(number.is_multiple_of(2));
         let command = netns.command_in_group_of_envoy(program, uid);
         let envoy = Envoy::start_command(host, command, &netns, &format!("a-{name}"), &bootstrap);
@@ -252,8 +258,8 @@ impl World {
         key
     }
 
-    /// Holds what is in force, and stores a change of which the first proxy, and so all of its first share, is one of the fleet: that
-    /// one.
+    /// Holds the active configuration, and stores a change whose first proxy, which is its whole
+    /// first step, is one of the fleet. Returns that proxy.
     fn change_for_one(&self, fleet: &[String], change: impl Fn(usize) -> Value) -> String {
         self.strait.run(&["history", "pin", "--yes", "--reason", "to choose a change"]);
         let mut before = self.strait.json("/debug/hold")["live"].clone();
@@ -285,7 +291,7 @@ impl World {
         panic!("of {CHANGES_MAX} changes none was for one of the fleet first");
     }
 
-    /// Why a roll-out has stopped by itself.
+    /// Returns the reason why a rollout stopped automatically.
     fn stopped(&self) -> String {
         wait::until(PROPAGATION, "it stops by itself", || {
             let state = self.strait.try_json("/debug/rollout")?;
@@ -294,7 +300,7 @@ impl World {
         })
     }
 
-    /// Until objects say again what is held.
+    /// Waits until the stored objects equal the held configuration.
     fn nothing_waits(&self) {
         wait::until(PROPAGATION, "nothing waits", || {
             let state = self.strait.try_json("/debug/hold")?;
@@ -302,7 +308,8 @@ impl World {
         });
     }
 
-    /// Some ten requests a second of each, for so many seconds: until long after a change has stopped.
+    /// Starts some ten requests a second of each proxy for this number of seconds, long enough that
+    /// a change has stopped before.
     fn loads_of_fleet(&self, fleet: &[String], seconds: u64) -> Vec<(String, Process)> {
         let start = |client: &String| {
             let load = Load { concurrency: 1, pause_ms: 100, ..http(1).lasting(seconds) };
@@ -324,7 +331,8 @@ impl World {
         });
     }
 
-    /// What the service's pods are labelled with beside what they always are, in both clusters.
+    /// Sets the labels of the service's pods in both clusters, with an additional label if one is
+    /// given.
     fn label_pods(&self, label: Option<(&str, &str)>) {
         let mut labels = pod_labels("echo");
         if let Some((name, value)) = label {

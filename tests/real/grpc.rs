@@ -1,5 +1,5 @@
-//! gRPC's own libraries without a proxy, those of Go and of C core: clients and servers that find each other by xDS, in
-//! mTLS and in plain text, in a namespace of their own beside a real API server.
+//! gRPC's own libraries without a proxy, in Go and in C core: clients and servers that find each
+//! other by xDS, with mTLS and in plain text, in a separate namespace with a real API server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,22 +17,23 @@ use crate::process::Process;
 use crate::strait::{self, Strait};
 use crate::wait;
 
-/// How long anything may take that is waited for.
+/// The time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const CLUSTER: &str = "grpc";
 /// The port of every server.
 const PORT: u16 = 7000;
-/// Where the control plane listens: a library compares the text of an address with its certificate.
+/// The address of the control plane. A library compares the text of an address with the
+/// certificate.
 pub(crate) const DISCOVERY: &str = "127.0.0.1:15012";
 
-/// Which library, by its program.
+/// A gRPC library, by its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Library {
     Go,
     CCore,
 }
 
-/// What the scenario runs in.
+/// The environment of the scenario.
 pub(crate) struct Rig {
     pub(crate) hub: Rc<Netns>,
     pub(crate) folder: PathBuf,
@@ -42,7 +43,8 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// In a namespace of its own; `None` where a library lacks, which is said for that scenario.
+    /// Creates the rig in a separate namespace. Returns `None` and reports a skip of `scenario` if
+    /// a library is missing.
     pub(crate) fn create(host: &Host, label: &str, scenario: &str) -> Option<Self> {
         let (Some(go), Some(python)) = (&host.grpc_go, &host.grpc_python) else {
             host::skip_without(scenario, "no grpc-go or no grpcio");
@@ -63,15 +65,15 @@ impl Rig {
             Library::CCore => {
                 let mut command = self.hub.command(&self.python);
                 command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/grpc_xds.py"));
-                // Beside a name server that isn't there it would wait for one.
+                // With an unreachable name server, the default resolver would wait for it.
                 command.env("GRPC_DNS_RESOLVER", "native");
                 command
             }
         }
     }
 
-    /// The bootstrap that `strait proxy bootstrap` prints for a pod, in a file; without certificates for the mesh where
-    /// it is to have none.
+    /// Writes the bootstrap that `strait proxy bootstrap` prints for a pod to a file, without mesh
+    /// certificates unless `mtls` is set. Returns its path.
     fn bootstrap(&self, pod: &str, address: &str, mtls: bool) -> PathBuf {
         let name = account(pod);
         let Files { certificate, key, root } = self.authority.workload("shop", name);
@@ -116,7 +118,7 @@ impl Rig {
         file
     }
 
-    /// A server at these ports of an address.
+    /// Starts a server on these ports of an address.
     pub(crate) fn serve(
         &self,
         library: Library,
@@ -138,7 +140,7 @@ impl Rig {
     }
 }
 
-/// What a client's last calls came to.
+/// Returns the last results of a client's calls.
 fn last(client: &Process, count: usize) -> Vec<Value> {
     let text = client.stdout();
     let lines: Vec<Value> =
@@ -146,8 +148,7 @@ fn last(client: &Process, count: usize) -> Vec<Value> {
     lines[lines.len().saturating_sub(count)..].to_vec()
 }
 
-/// Waits until a client's calls have been answered by all of these servers and by nobody else, who have seen it as
-/// `identity`.
+/// Waits until exactly these servers respond to a client's calls, and see the client as `identity`.
 fn wait_for(client: &Process, what: &str, servers: &[&str], identity: &str) {
     wait::until(LIMIT, what, || {
         let lines = last(client, 8);
@@ -163,7 +164,7 @@ fn wait_for(client: &Process, what: &str, servers: &[&str], identity: &str) {
     });
 }
 
-/// The account of a pod: its name without the number.
+/// Returns the account of a pod: its name without the number.
 pub(crate) fn account(pod: &str) -> &str {
     pod.rsplit_once('-').map_or(pod, |(name, _)| name)
 }
@@ -179,8 +180,8 @@ fn id(name: &str) -> String {
     format!("spiffe://{}/ns/shop/sa/{name}", crate::certs::TRUST_DOMAIN)
 }
 
-/// Clients of both libraries call servers of both, by mTLS and in plain text; then a server comes, and one goes, and
-/// policies say who may call.
+/// Clients of both libraries call servers of both, with mTLS and in plain text. Then a server is
+/// added, one is removed, and policies restrict the callers.
 pub(crate) fn run(host: &Host) {
     let Some(rig) = Rig::create(host, "grpc", "real::grpc") else { return };
     let hub = Rc::clone(&rig.hub);
@@ -191,7 +192,7 @@ pub(crate) fn run(host: &Host) {
         ("plain-core", "10.80.0.4", Library::CCore, false),
         ("slow", "10.80.0.5", Library::CCore, false),
     ];
-    // Each library has a caller of its own: no identity of a pod may have more than four streams.
+    // Each library has its own caller, because a pod's identity may have at most four streams.
     let clients = [
         ("caller-0", "10.80.0.7", true),
         ("caller-1", "10.80.0.8", true),
@@ -268,7 +269,8 @@ pub(crate) fn run(host: &Host) {
         let by_mtls = start(caller, "mesh");
         wait_for(&by_mtls, "servers with certificates answer", &["go", "core"], &id("caller"));
         let peers = last(&by_mtls, 8);
-        // Go tells whose certificate it was shown; C core refuses a wrong one too, and keeps it to itself.
+        // Go reports the server's certificate. C core rejects a wrong certificate too, but does not
+        // report it.
         if library == Library::Go {
             let of = |line: &Value| line["peer"] == id(line["server"].as_str().unwrap_or_default());
             assert!(peers.iter().all(of), "{peers:?}");
@@ -287,25 +289,26 @@ pub(crate) fn run(host: &Host) {
         running.push((by_mtls, plain, mixed, without));
     }
 
-    // What is withheld is explained, and nobody has refused anything.
+    // Withheld endpoints are explained, and no client has rejected a response.
     let path = "/debug/explain?proxy=caller-0.shop&hostname=mixed.shop&port=80";
     let explained = control_plane.json(path);
     assert_eq!(explained["clusters"][0]["code"], "STR0416", "{explained}");
     assert_nothing_is_refused(&control_plane);
 
-    // A change of endpoints reaches those that run.
+    // A change of endpoints reaches running clients.
     apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["plain-go"])]);
     for (by_mtls, plain, ..) in &running {
         wait_for(by_mtls, "the server that is left answers alone", &["core"], &id("caller"));
         wait_for(plain, "the server that is left answers alone", &["plain-go"], "");
     }
-    // So does a service that enters the mesh: from plain text to mTLS without a call in between to anybody else.
+    // A service that joins the mesh changes from plain text to mTLS without a call to another
+    // server in between.
     apiserver.apply(&[slice(&plain, &["go"])]);
     for (_, plain, ..) in &running {
         wait_for(plain, "its calls go by mTLS now", &["go"], &id("caller"));
     }
 
-    // Rules for its routes, and how a service is spoken to.
+    // Rules for its routes, and for the connections to a service.
     let rule = |kind: &str, name: &str, spec: Value| {
         apiserver.apply(&[istio_object(networking, kind, name, spec)]);
     };
@@ -327,7 +330,7 @@ pub(crate) fn run(host: &Host) {
             wait_for_code(mesh, what, codes);
         }
     };
-    // What clients send is known: this path, and that of C core a header besides.
+    // Clients send a fixed path, and C core also sends a header.
     let [(of_go, ..), (of_core, ..)] = &running[..] else { panic!("two libraries") };
     let each_calls = |what: &str, [by_go, by_core]: [&str; 2]| {
         wait_for(of_go, what, &[by_go], &id("caller"));
@@ -352,7 +355,8 @@ pub(crate) fn run(host: &Host) {
         json!([{ "fault": { "abort": abort }, "retries": { "attempts": 0 }, "route": [to("go")] }]),
     );
     all_fail("calls fail on purpose", ["ResourceExhausted", "RESOURCE_EXHAUSTED"]);
-    // What a library can't tell falls to nobody else, and costs no other rule.
+    // Requests that match a rule which a library does not support are not sent to another
+    // destination, and other rules are not affected.
     let by_host = json!([{ "authority": { "exact": "elsewhere" } }]);
     lead(json!([{ "match": by_host, "route": [to("go")] }, { "route": [to("core")] }]));
     all_fail("a rule that it can't tell fails", ["Unavailable", "UNAVAILABLE"]);
@@ -416,7 +420,7 @@ pub(crate) fn run(host: &Host) {
         wait_for(plain, "its calls go by mTLS again", &["go"], &id("caller"));
     }
 
-    // Policies are enforced by the servers themselves, of both libraries.
+    // The servers of both libraries enforce policies themselves.
     let policy = |spec: Value| {
         let kind = "AuthorizationPolicy";
         apiserver.apply(&[access(kind, "callers", spec)]);
@@ -435,7 +439,7 @@ pub(crate) fn run(host: &Host) {
         wait_for(core, "its account may call", &["core"], &id("caller"));
         wait_for(go, "its account may call", &["go"], &id("caller"));
     }
-    // What allows nothing is not what isn't there.
+    // A policy without rules is different from no policy.
     policy(json!({}));
     for (core, go) in to_both() {
         wait_for_denial(core, "a policy that allows without rules allows nobody");
@@ -446,7 +450,7 @@ pub(crate) fn run(host: &Host) {
         wait_for(core, "its account may call again", &["core"], &id("caller"));
         wait_for(go, "its account may call again", &["go"], &id("caller"));
     }
-    // A library verifies no token, so a rule by tokens goes without them, and denies all.
+    // A library verifies no tokens, so a rule about tokens is applied without them, and denies all.
     let by_token = json!([{ "from": [{ "source": { "requestPrincipals": ["a/b"] } }] }]);
     policy(json!({ "action": "DENY", "rules": by_token }));
     for (core, go) in to_both() {
@@ -456,7 +460,7 @@ pub(crate) fn run(host: &Host) {
     let told = control_plane.json("/debug/config?kind=AuthorizationPolicy");
     assert!(told.to_string().contains("STR0830"), "{told}");
 
-    // What is to take mTLS alone, and can't, takes nothing.
+    // A server that must accept only mTLS, and cannot, accepts nothing.
     policy(json!({ "action": "ALLOW", "rules": [{}] }));
     apiserver.apply(&[slice(&plain, &["plain-go", "plain-core"])]);
     for (_, go) in to_both() {
@@ -472,7 +476,7 @@ pub(crate) fn run(host: &Host) {
     assert!(told.to_string().contains("STR0831"), "{told}");
 }
 
-/// No client has refused anything.
+/// Checks that no client has rejected a response.
 fn assert_nothing_is_refused(control_plane: &Strait) {
     let proxies = control_plane.json("/debug/proxies");
     let all = proxies.as_array().into_iter().flatten();
@@ -480,23 +484,23 @@ fn assert_nothing_is_refused(control_plane: &Strait) {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
-/// An access policy of namespace `shop`.
+/// Returns an access policy in namespace `shop`.
 fn access(kind: &str, name: &str, spec: Value) -> Value {
     istio_object("security.istio.io", kind, name, spec)
 }
 
-/// An object of namespace `shop`.
+/// Returns an object in namespace `shop`.
 fn istio_object(group: &str, kind: &str, name: &str, spec: Value) -> Value {
     let metadata = json!({ "namespace": "shop", "name": name });
     json!({ "apiVersion": format!("{group}/v1"), "kind": kind, "metadata": metadata, "spec": spec })
 }
 
-/// Waits until all calls of a client are denied by the server.
+/// Waits until the server denies all calls of a client.
 fn wait_for_denial(client: &Process, what: &str) {
     wait_for_code(client, what, ["PermissionDenied", "PERMISSION_DENIED"]);
 }
 
-/// Waits until all calls of a client fail with a code, as either library writes it.
+/// Waits until all calls of a client fail with a code, in the notation of either library.
 fn wait_for_code(client: &Process, what: &str, codes: [&str; 2]) {
     wait::until(LIMIT, what, || {
         let lines = last(client, 8);

@@ -1,5 +1,6 @@
-//! Access policies as gRPC's own libraries enforce them: sets of policies, one after the other, on the same servers of both
-//! libraries, and calls whose answers an independent evaluator knows (`tests/access/evaluator.rs`).
+//! Access policies as gRPC's own libraries enforce them: sets of policies, one after the other, on
+//! the same servers of both libraries. An independent evaluator computes the expected results of
+//! the calls (`tests/access/evaluator.rs`).
 
 #[path = "../access/evaluator.rs"]
 #[expect(dead_code, reason = "tokens, modes and providers are nothing that libraries look at")]
@@ -32,18 +33,19 @@ use crate::process::Process;
 use crate::strait::Strait;
 use crate::wait;
 
-/// How long anything may take that is waited for.
+/// The time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 const PORTS: [u16; 2] = [7000, 7001];
 const ROOT: &str = "root";
-/// Of the mesh, its own first.
+/// The trust domains of the mesh, its own first.
 const DOMAINS: [&str; 2] = [TRUST_DOMAIN, "old.example"];
-/// How many calls are made of each set, to either library.
+/// The number of calls for each set, to either library.
 const CALLS: usize = 16;
-/// How many sets are random, besides those that are written down.
+/// The number of random sets, in addition to the fixed ones.
 const RANDOM_SETS: usize = 83;
 
-/// By name, which is its app and account too: its library, address, and whether it has a certificate.
+/// The servers by name, which is also their app and account: library, address, and whether they
+/// have a certificate.
 const SERVERS: [(&str, Library, &str, bool); 4] = [
     ("go", Library::Go, "10.80.0.1", true),
     ("core", Library::CCore, "10.80.0.2", true),
@@ -51,7 +53,7 @@ const SERVERS: [(&str, Library, &str, bool); 4] = [
     ("plain-core", Library::CCore, "10.80.0.4", false),
 ];
 const CALLERS: [&str; 2] = ["10.80.0.7", "10.80.0.8"];
-/// Trust domain, namespace and account; none in plain text.
+/// The callers: trust domain, namespace and account, or none in plain text.
 const IDENTITIES: [Option<(&str, &str, &str)>; 5] = [
     Some((TRUST_DOMAIN, "shop", "a")),
     Some((TRUST_DOMAIN, "other", "b")),
@@ -64,7 +66,7 @@ const HOSTS: [&str; 4] = ["a.example", "A.Example", "a.example:7000", "b.example
 const ROLES: [&[&str]; 6] =
     [&[], &["admin"], &["user"], &["user", "admin"], &["user, admin"], &["adm"]];
 
-/// What runs.
+/// The running programs.
 struct Scene {
     rig: Rig,
     control_plane: Strait,
@@ -73,13 +75,13 @@ struct Scene {
     _serving: Vec<Process>,
 }
 
-/// How a server answered.
+/// The response of a server.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// It did what was asked.
+    /// The call succeeded.
     Done,
     Denied,
-    /// Neither.
+    /// Any other result.
     Lost(String),
 }
 
@@ -141,7 +143,7 @@ impl Scene {
         Self { rig, control_plane, config, _apiserver: apiserver, _serving: serving }
     }
 
-    /// Puts policies in force, all at once, in place of those that are.
+    /// Replaces all policies at once.
     fn configure(&self, policies: &[Value]) {
         let documents: Vec<String> = policies.iter().map(Value::to_string).collect();
         let file = self.config.join("policies.yaml");
@@ -150,7 +152,7 @@ impl Scene {
         std::fs::rename(&beside, &file).expect("ours");
     }
 
-    /// Makes calls, each to the server of that name.
+    /// Makes calls, each to the named server.
     fn ask(&self, calls: &[(&str, &Call)]) -> Vec<Answer> {
         let questions: Vec<String> =
             calls.iter().map(|(_, call)| self.question(call).to_string()).collect();
@@ -158,7 +160,7 @@ impl Scene {
         asking.arg("ask").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut asking = asking.spawn().expect("the client starts");
         let mut stdin = asking.stdin.take().expect("piped");
-        // It answers as it reads, less than what fits into a pipe.
+        // The client responds as it reads. The responses fit into a pipe.
         stdin.write_all(questions.join("\n").as_bytes()).expect("the client reads");
         drop(stdin);
         let output = asking.wait_with_output().expect("our own child");
@@ -183,7 +185,8 @@ impl Scene {
         question
     }
 
-    /// Whether every server answers a call of `path` like this, at each port; else what they answer.
+    /// Checks whether every server responds to a call of `path` as expected, on each port. Returns
+    /// the responses otherwise.
     fn probe(&self, path: &str, wanted: &Answer) -> Result<(), String> {
         let mut probes = Vec::new();
         for (server, _, address, mtls) in SERVERS {
@@ -200,17 +203,17 @@ impl Scene {
         Err(format!("{found:?} of {SERVERS:?} at {PORTS:?}"))
     }
 
-    /// Waits until [`Self::probe`] holds, for the set of that name.
+    /// Waits until [`Self::probe`] succeeds, for the named set.
     fn wait_for(&self, name: &str, path: &str, wanted: &Answer) {
         let what = format!("{name}: {path} is {wanted:?} at every server");
         wait::until(LIMIT, &what, || self.probe(path, wanted));
     }
 
-    /// Has every server enforce these policies, and returns once each does.
+    /// Replaces the policies of every server, and returns once each enforces them.
     fn enforce(&self, name: &str, policies: &[Value], marker: &str) {
         let path = format!("/strait.Set/{marker}");
-        // Only what passes now is denied by these, and not by what was there before. A file without any policy would be
-        // taken for one that is being written.
+        // A path that is allowed before can only be denied by the new policies. A file without any
+        // policy would be mistaken for an incomplete file.
         if self.probe(&path, &Answer::Done).is_err() {
             self.configure(&[denying("nothing", "/strait.Set/none")]);
             self.wait_for(name, &path, &Answer::Done);
@@ -222,7 +225,7 @@ impl Scene {
     }
 }
 
-/// A line of the client's; what another server answered is lost.
+/// Parses a line of the client's output. A response of another server is an error.
 fn answer(line: &str, server: &str) -> Answer {
     let told: Value = serde_json::from_str(line).expect("JSON");
     match told["code"].as_str() {
@@ -232,7 +235,7 @@ fn answer(line: &str, server: &str) -> Answer {
     }
 }
 
-/// A call with nothing that policies could look at but what is given.
+/// Returns a call in which only the given attributes can match policies.
 fn call(identity: Option<(&str, &str, &str)>, address: &str, port: u16, path: &str) -> Call {
     let text = |text: &str| text.to_owned();
     let from: IpAddr = CALLERS[0].parse().expect("an address");
@@ -253,7 +256,7 @@ fn call(identity: Option<(&str, &str, &str)>, address: &str, port: u16, path: &s
     }
 }
 
-/// Some call of an identity, to either library.
+/// Returns a random call of an identity to either library.
 fn random_calls(
     random: &mut StdRng,
     identity: Option<(&str, &str, &str)>,
@@ -272,7 +275,7 @@ fn random_calls(
     fitting.map(of).collect()
 }
 
-/// What is to become of a call while these policies hold.
+/// Returns the expected result of a call under these policies.
 fn expected(policies: &[Value], server: &str, call: &Call) -> Answer {
     let labels = [("app", server)];
     let guarded = Server {
@@ -287,7 +290,8 @@ fn expected(policies: &[Value], server: &str, call: &Call) -> Answer {
     if passes { Answer::Done } else { Answer::Denied }
 }
 
-/// The policies of a table's text, with names that no other set has: what was last good of another set is none of theirs.
+/// Parses the policies of a table, with unique names per set, so that the last valid version of
+/// another set's policy is never used.
 fn policies(text: &str, seed: usize) -> Vec<Value> {
     let all: serde_json::Map<String, Value> = serde_json::from_str(text).expect(text);
     let policy = |(name, content): (String, Value)| {
@@ -314,16 +318,16 @@ fn object(name: &str, namespace: &str, spec: Value) -> Value {
     })
 }
 
-/// A policy that denies one path.
+/// Returns a policy that denies one path.
 fn denying(name: &str, path: &str) -> Value {
     let rules = json!([{ "to": [{ "operation": { "paths": [path] } }] }]);
     object(name, "shop", json!({ "action": "DENY", "rules": rules }))
 }
 
-/// A set, ready to be tried.
+/// A set that is ready to be tested.
 struct Trial {
     name: String,
-    /// What calls are drawn by, and what tells its names from another set's.
+    /// The seed of random calls and of the names in the set.
     seed: usize,
     before: Vec<Value>,
     written: Vec<Value>,
@@ -360,7 +364,8 @@ impl Trial {
         }
     }
 
-    /// The calls of this set: those of each identity in turn, and one that tells what holds from the mistake.
+    /// Returns the calls of this set: one of each identity in turn, and one that distinguishes the
+    /// correct result from the mistake.
     fn calls(&self) -> Vec<(&'static str, Call)> {
         let mut random = StdRng::seed_from_u64(self.seed as u64);
         let mut draws = IDENTITIES.iter().cycle().map(|one| random_calls(&mut random, *one));
@@ -378,7 +383,8 @@ impl Trial {
     }
 }
 
-/// The text of a random policy as it is for the servers and calls here, with nothing in it that a library doesn't look at.
+/// Adapts the text of a random policy to the servers and calls here, without attributes that a
+/// library ignores.
 fn as_of_grpc(policy: &Value) -> Value {
     let text = policy.to_string();
     let text = [
@@ -410,7 +416,8 @@ fn as_of_grpc(policy: &Value) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Makes the calls of a set; how many were done and denied, and what was answered otherwise than the evaluator says.
+/// Makes the calls of a set. Returns the numbers of allowed and denied calls, and the results that
+/// differ from the evaluator's.
 fn attempt(scene: &Scene, trial: &Trial) -> ([usize; 2], Vec<String>) {
     let Trial { name, seed, before, written, holds, .. } = trial;
     if !before.is_empty() {
@@ -429,7 +436,7 @@ fn attempt(scene: &Scene, trial: &Trial) -> ([usize; 2], Vec<String>) {
     ([count(Answer::Done), count(Answer::Denied)], judged.collect())
 }
 
-/// All sets, on the same servers.
+/// Tests all sets on the same servers.
 pub(crate) fn run(host: &Host) {
     let Some(rig) = Rig::create(host, "grpc-access", "real::grpc_access") else { return };
     let scene = Scene::create(host, rig);
@@ -440,7 +447,7 @@ pub(crate) fn run(host: &Host) {
     for trial in trials {
         let ([done, denied], wrong_of_set) = attempt(&scene, &trial);
         counts = [counts[0] + done, counts[1] + denied];
-        // At once: a set that never comes into force ends the test.
+        // Printed immediately, because a set that never takes effect ends the test.
         wrong_of_set.iter().for_each(|line| eprintln!("{line}"));
         wrong.extend(wrong_of_set);
     }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A proxy of another make: ADS in the state-of-the-world form over gRPC's own library.
+"""An independent xDS client: state-of-the-world ADS over gRPC's own library.
 
 Reads one JSON object from its argument (address, server_name, root, certificate, key, id, metadata), subscribes
-to all upstream clusters and to the assignments they name, and prints what it holds, a JSON object a line, after
+to all upstream clusters and to the assignments they name, and prints its state, one JSON object per line, after
 each response: {"stream": number, "endpoints": {upstream cluster: ["address:port", ...]}}. When the stream breaks it
-opens another, for ever. Messages are read and written by hand: only field numbers are shared with Strait.
+opens another, without end. Messages are encoded and decoded by hand: it shares only field numbers with Strait.
 """
 
 import json
@@ -30,7 +30,7 @@ def varint(number):
 
 
 def field(number, value):
-    """A length-delimited field."""
+    """Encodes a length-delimited field."""
     if isinstance(value, str):
         value = value.encode()
     return varint(number << 3 | 2) + varint(len(value)) + value
@@ -45,7 +45,7 @@ def struct(values):
 
 
 def fields(message):
-    """The fields of a message in their order: (number, value), where the value is bytes or a number."""
+    """Yields the fields of a message in their order: (number, value). The value is bytes or a number."""
     at = 0
 
     def number():
@@ -73,7 +73,7 @@ def fields(message):
 
 
 def every(message, *path):
-    """What stands at a path of field numbers, each of which may repeat."""
+    """Returns all values at a path of field numbers. Each field may be repeated."""
     if not path:
         return [message]
     found = [value for number, value in fields(message) if number == path[0]]
@@ -85,7 +85,7 @@ def text(message, *path):
 
 
 def upstream(message):
-    """Name and whether endpoints are to be asked for."""
+    """Returns the name of an upstream cluster, and whether it uses EDS."""
     return text(message, 1), EDS in every(message, 2)
 
 

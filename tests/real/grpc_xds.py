@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A client and a server of gRPC's C++ library (C core), by its Python package, configured by xDS without a proxy.
+"""A client and a server of gRPC's C++ library (C core), through its Python package, configured by xDS without a proxy.
 
-    grpc_xds.py serve HOST:PORT[,HOST:PORT…] NAME    answers whatever is called as the health service does, under the
-                                                     listeners that its control plane gives it; one called `slow` takes a
-                                                     second for each call
-    grpc_xds.py call TARGET                          calls that service four times a second with a header `x-user: jo`,
-                                                     and prints one JSON object a line for each call
+    grpc_xds.py serve HOST:PORT[,HOST:PORT…] NAME    answers every method like the health service, with the listeners from
+                                                     its control plane; a server with the name `slow` takes a second for
+                                                     each call
+    grpc_xds.py call TARGET                          calls TARGET four times a second with a header `x-user: jo`,
+                                                     and prints one JSON object per line for each call
 
-GRPC_XDS_BOOTSTRAP names the bootstrap. A line of `call` holds either server and client (who answered, and whom that took the
-caller for), or an error.
+GRPC_XDS_BOOTSTRAP names the bootstrap. A line of `call` contains either server and client (the server that
+responded, and the identity of the caller that it saw), or an error.
 """
 
 import json
@@ -30,7 +30,7 @@ def identity(context):
 
 
 class Whatever(grpc.GenericRpcHandler):
-    """Answers all methods alike."""
+    """Answers all methods in the same way."""
 
     def __init__(self, name):
         self.handler = grpc.unary_unary_rpc_method_handler(self.answer)

@@ -1,8 +1,9 @@
-//! The small programs that the rig runs inside namespaces, as `real helper NAME ...`: the echo server behind each
-//! sidecar, the client that counts who answers, a GET for Envoy's admin page, requests to an API server, an ADS
-//! server that breaks its stream, and a provider that sidecars ask about requests.
+//! Small programs that the rig runs inside namespaces, as `real helper NAME ...`: the echo server
+//! behind each sidecar, the client that counts responses by pod, a GET for Envoy's admin interface,
+//! requests to an API server, an ADS server that breaks its stream, and a provider of external
+//! authorization.
 //!
-//! Each prints one JSON value on stdout and fails with a reason on stderr.
+//! Each prints one JSON value on stdout, or fails with a reason on stderr.
 
 mod ads;
 mod authorizer;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The first argument by which this test binary becomes a helper.
+/// The first argument that selects a helper in this test binary.
 pub(crate) const COMMAND: &str = "helper";
 
 pub(crate) use ads::{
@@ -29,7 +30,7 @@ pub(crate) use echo::{HTTP_PORT, TCP_PORT};
 pub(crate) use load::{Answers, Load};
 pub(crate) use tls::Caller;
 
-/// Runs the helper that `arguments` name.
+/// Runs the helper that `arguments` select.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
@@ -54,7 +55,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// A blocking HTTP/1.1 exchange on a connection of its own: (status, body).
+/// Makes a blocking HTTP/1.1 exchange on a new connection. Returns status and body.
 fn exchange(
     address: &str,
     host: &str,
@@ -95,7 +96,7 @@ fn unchunk(mut body: &str) -> String {
     whole
 }
 
-/// With a token, as its bearer.
+/// Makes a GET request, with the bearer token if one is given.
 fn get(address: &str, path: &str, token: &[&str]) -> Result<String, String> {
     let headers: String =
         token.iter().map(|token| format!("Authorization: Bearer {token}\r\n")).collect();

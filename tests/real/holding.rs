@@ -1,5 +1,5 @@
-//! A configuration that is held, gone back to and released while requests go on: a bad change reaches nobody, or is taken back, and
-//! neither that nor a restart of Strait loses a request.
+//! A configuration that is held, rolled back to and released under load. A bad change reaches no
+//! proxy or is rolled back, and neither a rollback nor a restart of Strait loses a request.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::World;
 
-/// Two minor versions of Envoy, and both forms of the protocol.
+/// Two minor versions of Envoy, and both variants of the protocol.
 const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
 
-/// Leads requests to a service that is there, or to one that isn't.
+/// Routes requests to a service that exists, or to one that doesn't.
 fn route(host: &str) -> Value {
     let to = json!([{ "destination": { "host": host } }]);
     json!({
@@ -34,7 +34,7 @@ pub(crate) fn run(world: &mut World) {
     world.strait.run(&["history", "pin", "--yes", "--by", "real", "--reason", "a test"]);
     let id = world.held();
 
-    // Held: what is bad is stored, and reaches nobody.
+    // While held, the bad change is stored and reaches no proxy.
     let loads = world.loads(&clients);
     world.apiservers["a"].apply(std::slice::from_ref(&bad));
     world.wait_until_stored(|state| state["waiting"]["count"] == 1);
@@ -42,7 +42,7 @@ pub(crate) fn run(world: &mut World) {
         assert_eq!(finish(load).failures, BTreeMap::new(), "{client} while it is held");
     }
 
-    // Released it breaks everybody, and to go back mends it.
+    // After the release all requests fail, and the rollback fixes them.
     world.strait.run(&["history", "release", "--yes"]);
     for client in &clients {
         world.wait_for(client, "requests fail", |failing, all| failing == all);
@@ -53,7 +53,7 @@ pub(crate) fn run(world: &mut World) {
     }
     assert_eq!(world.held(), id);
 
-    // A restart, as the worst begin, goes on with what is held.
+    // After a restart by SIGKILL, the configuration is still held.
     let loads = world.loads(&clients);
     world.strait.kill();
     world.strait.launch();
@@ -67,7 +67,7 @@ pub(crate) fn run(world: &mut World) {
             if stats.values().all(|state| *state == 1) { Ok(()) } else { Err(format!("{stats:?}")) }
         });
     }
-    // Mended and released: nothing differs for anybody.
+    // After the fix, the release changes nothing for any proxy.
     world.apiservers["a"].apply(std::slice::from_ref(&good));
     world.wait_until_stored(|state| state["waiting"]["count"] == 0);
     world.strait.run(&["history", "release", "--yes"]);
@@ -83,13 +83,13 @@ impl World {
         clients.iter().map(|client| self.load_of(client, &http(1))).collect()
     }
 
-    /// The name of what is held.
+    /// Returns the name of the held configuration.
     fn held(&self) -> String {
         let state = self.strait.json("/debug/hold");
         state["held"]["configuration"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Until the route is stored, and the state of the hold is as it should be.
+    /// Waits until the route is stored and the state of the hold is as expected.
     fn wait_until_stored(&self, is_right: impl Fn(&Value) -> bool) {
         wait::until(PROPAGATION, "the route is read", || {
             let rows = self.strait.try_json("/debug/config?kind=VirtualService&name=held")?;
@@ -99,7 +99,7 @@ impl World {
         });
     }
 
-    /// Until so many of a client's requests fail.
+    /// Waits until the expected number of a client's requests fail.
     fn wait_for(&self, client: &str, what: &str, is_right: impl Fn(usize, usize) -> bool) {
         const REQUESTS: usize = 40;
         wait::until(PROPAGATION, &format!("{client}: {what}"), || {

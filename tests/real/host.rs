@@ -1,5 +1,5 @@
-//! What this machine offers: the components of `tests/components/install`, the rights to make namespaces.
-//! Never installs anything.
+//! The capabilities of this machine: the components of `tests/components/install`, and the right to
+//! create namespaces. Never installs anything.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,26 +15,26 @@ pub(crate) struct Host {
     pub(crate) kube_apiserver: PathBuf,
     pub(crate) etcd: PathBuf,
     pub(crate) envoy: PathBuf,
-    /// An Envoy of an older minor version; the others run without.
+    /// An Envoy of an older minor version. Optional.
     pub(crate) envoy_old: Option<PathBuf>,
-    /// A python3 that knows gRPC; likewise.
+    /// A python3 with gRPC. Optional.
     pub(crate) grpc_python: Option<PathBuf>,
-    /// The client and server of grpc-go; likewise.
+    /// The client and server of grpc-go. Optional.
     pub(crate) grpc_go: Option<PathBuf>,
-    /// Istio's agent, with its bootstrap beside it; likewise.
+    /// Istio's agent, with its bootstrap next to it. Optional.
     pub(crate) pilot_agent: Option<PathBuf>,
-    /// One scenario needs it; the others run without.
+    /// Consul, which one scenario needs. Optional.
     pub(crate) consul: Option<PathBuf>,
     folder: Option<TempDir>,
 }
 
-/// Whether a real test that can't run is a failure: on the project's own machine, and where asked for.
+/// Returns whether a skipped real test is a failure: in CI, or if required by the environment.
 pub(crate) fn required() -> bool {
     let set = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
     set("STRAIT_REAL", "required") || (set("CI", "true") && !set("STRAIT_REAL", "off"))
 }
 
-/// Says loudly what did not run, and writes it where .ci/run collects such lines.
+/// Prints a skipped test, and appends it to the file that .ci/run collects.
 pub(crate) fn note_skip(lines: &str) {
     eprintln!("{lines}");
     if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
@@ -43,7 +43,7 @@ pub(crate) fn note_skip(lines: &str) {
     }
 }
 
-/// What a scenario lacks, without which it does not run: said loudly, and a failure where real tests are required.
+/// Skips a scenario that lacks a component. Panics if real tests are required.
 pub(crate) fn skip_without(scenario: &str, what: &str) {
     let line = format!("SKIPPED {scenario}: {what}: run tests/components/install");
     assert!(!required(), "{line}");
@@ -51,7 +51,7 @@ pub(crate) fn skip_without(scenario: &str, what: &str) {
 }
 
 impl Host {
-    /// The machine, or what it lacks (all of it, in one line).
+    /// Returns the machine, or all missing capabilities in one line.
     pub(crate) fn find() -> Result<Self, String> {
         if std::env::var("STRAIT_REAL").is_ok_and(|value| value == "off") {
             return Err("STRAIT_REAL=off".into());
@@ -124,20 +124,20 @@ impl Host {
         Ok(host)
     }
 
-    /// Where this run keeps configurations, certificates and logs.
+    /// Returns the folder of this run's configurations, certificates and logs.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.as_ref().expect("taken only by drop").path()
     }
 
-    /// A new folder of this run that Envoy's user can read.
+    /// Creates a folder of this run that Envoy's user can read.
     pub(crate) fn subfolder(&self, name: &str) -> PathBuf {
         let path = self.folder().join(name);
         std::fs::create_dir_all(&path).expect("the folder of this run is ours");
         path
     }
 
-    /// Puts what there is of this run but programs into a folder of it, so that what is made next begins with nothing: a
-    /// certificate that is there is not made again, though its CA is.
+    /// Moves the files of this run except programs to a folder below it, so that the next world
+    /// starts empty. Otherwise an existing certificate would be reused with a new CA.
     pub(crate) fn set_aside(&self, name: &str) {
         let aside = self.subfolder(name);
         let all = std::fs::read_dir(self.folder()).expect("the folder of this run is ours");
@@ -150,7 +150,8 @@ impl Host {
         }
     }
 
-    /// The user that Envoy runs as can't enter root's home, where the cache is, so it gets a link (or a copy).
+    /// Returns a link to (or a copy of) a program. Envoy's user cannot enter root's home, which
+    /// contains the cache.
     pub(crate) fn readable_by_all(&self, program: &Path, name: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let folder = self.folder();
@@ -174,7 +175,7 @@ impl Drop for Host {
     }
 }
 
-/// The `export NAME=VALUE` lines that `tests/components/install` left in its cache.
+/// Returns the `export NAME=VALUE` lines that `tests/components/install` wrote to its cache.
 fn installed() -> BTreeMap<String, String> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)

@@ -1,5 +1,5 @@
-//! An ingress gateway: a real Envoy that takes requests in as Gateways, VirtualServices and Ingresses of a real API server
-//! say, with certificates from its Secrets.
+//! An ingress gateway: a real Envoy that accepts requests according to Gateways, VirtualServices
+//! and Ingresses of a real API server, with certificates from its Secrets.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,18 +21,18 @@ use crate::topology::{GATEWAY_POD_ADDRESS, HUB, Topology, gateway_address};
 use crate::wait;
 use crate::world::{PORTS, Proxy, SYSTEM, bootstrap};
 
-/// How long anything may take that is waited for.
+/// The time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(40);
 /// The namespace of the gateway.
 const EDGE: &str = "edge";
-/// The ports of the gateway's Service, each with the pod's own.
+/// The ports of the gateway's Service, each with the pod's port.
 const GATEWAY_PORTS: [(&str, u16, u16); 3] =
     [("http", 80, 8080), ("https", 443, 8443), ("tcp", 9000, 9000)];
-/// The one with a sidecar, and the one without.
+/// The pods: one with a sidecar, and one without.
 const PODS: [(&str, &str, &str); 2] =
     [("web", "web-1", "10.10.1.1"), ("cart", "cart-1", "10.10.1.2")];
 
-/// What came of a request: how curl ended, the status, where it is sent to, what it was answered.
+/// The result of a request: curl's exit code, the status, the redirect target, and the body.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     exit: i32,
@@ -41,7 +41,7 @@ struct Seen {
     body: Value,
 }
 
-/// Makes a request from outside.
+/// Sends a request from outside.
 fn curl(hub: &Netns, arguments: &[&str]) -> Seen {
     let mut command: Command = hub.command("curl");
     command.args(["-s", "-S", "--max-time", "5", "-w", "\n%{http_code} %{redirect_url}"]);
@@ -57,13 +57,13 @@ fn curl(hub: &Netns, arguments: &[&str]) -> Seen {
     }
 }
 
-/// A request in plain text for a host.
+/// Sends a request in plain text for a host.
 fn plain(hub: &Netns, host: &str, path: &str) -> Seen {
     let url = format!("http://{}:8080{path}", gateway_address("a"));
     curl(hub, &["-H", &format!("Host: {host}"), &url])
 }
 
-/// A request in TLS for a host, whose certificate must be of these roots.
+/// Sends a request with TLS for a host. Its certificate must chain to these roots.
 fn secure(hub: &Netns, host: &str, roots: &Authority, more: &[&str]) -> Seen {
     let root = roots.folder().join("root-cert.pem").display().to_string();
     let at = format!("{host}:8443:{}", gateway_address("a"));
@@ -97,7 +97,7 @@ fn https(name: &str, host: &str, tls: Value) -> Value {
     json!({ "port": port, "hosts": [host], "tls": tls })
 }
 
-/// Rules of namespace `shop` for the gateway.
+/// Returns rules of namespace `shop` for the gateway.
 fn rules(name: &str, hosts: &[&str], rules: Value) -> Value {
     let mut spec = json!({ "hosts": hosts, "gateways": ["edge/gw", "edge/broken"] });
     spec.as_object_mut().expect("an object").extend(rules.as_object().expect("one").clone());
@@ -108,7 +108,7 @@ fn to(host: &str, port: u16) -> Value {
     json!([{ "destination": { "host": host, "port": { "number": port } } }])
 }
 
-/// A Secret with a certificate, and the roots of the other end.
+/// Returns a Secret with a certificate and the roots of the peer.
 pub(crate) fn certificate(namespace: &str, name: &str, of: &Files, others: &Authority) -> Value {
     let text = |path| std::fs::read_to_string(path).expect("written before");
     json!({
@@ -120,7 +120,8 @@ pub(crate) fn certificate(namespace: &str, name: &str, of: &Files, others: &Auth
     })
 }
 
-/// A gateway's account may list the Secrets of its namespace, as Istio's chart has it.
+/// Returns the right of a gateway's account to list the Secrets of its namespace, as in Istio's
+/// chart.
 pub(crate) fn rights(namespace: &str, account: &str) -> [Value; 2] {
     let metadata = json!({ "namespace": namespace, "name": account });
     let group = "rbac.authorization.k8s.io";
@@ -138,7 +139,7 @@ pub(crate) fn rights(namespace: &str, account: &str) -> [Value; 2] {
     ]
 }
 
-/// The world of the scenario, without rules yet.
+/// Applies the objects of the scenario, without rules.
 fn populate(apiserver: &Apiserver) {
     let networking = "networking.istio.io";
     apiserver.apply(&[
@@ -166,12 +167,12 @@ fn populate(apiserver: &Apiserver) {
     apiserver.apply(&objects);
 }
 
-/// An object of Kubernetes' Ingress.
+/// Returns an object of the Kubernetes Ingress API.
 fn of_ingress(kind: &str, metadata: &Value, spec: &Value) -> Value {
     json!({ "apiVersion": "networking.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec })
 }
 
-/// Ingresses come, beside what Gateways say, and go again.
+/// Adds Ingresses to the Gateways, and deletes them again.
 fn ingresses(apiserver: &Apiserver, hub: &Netns, public: &Authority) {
     let backend = |name: &str, port: Value| json!({ "service": { "name": name, "port": port } });
     let paths = json!([{
@@ -203,7 +204,7 @@ fn ingresses(apiserver: &Apiserver, hub: &Netns, public: &Authority) {
     for (host, path, pod) in [
         ("ingress.example", "/carts", "web-1"),
         ("ingress.example", "/", "web-1"),
-        // Nobody's hosts have the default backend, and those of Gateways their own rules.
+        // Unknown hosts use the default backend, and hosts of Gateways their own rules.
         ("foreign.example", "/cart", "web-1"),
         ("web.example", "/", "cart-1"),
     ] {
@@ -316,7 +317,8 @@ pub(crate) fn run(host: &Host) {
     envoys.push(start(&proxy("router", EDGE, "gateway-1", "gateway", GATEWAY_POD_ADDRESS), &edge));
     let envoy = envoys.last().expect("just started");
 
-    // Plain text: the rules of the host, by mTLS where the pod takes it, else in plain text; nothing for other hosts.
+    // Plain text: the rules of the host apply, with mTLS if the pod accepts it and in plain text
+    // otherwise. Other hosts get no response.
     let web = wait_for("a host is served", || plain(hub, "web.example", "/"), answered_by("web-1"));
     let identity = format!("By=spiffe://{TRUST_DOMAIN}/ns/shop/sa/web");
     let client = web.body["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
@@ -330,7 +332,8 @@ pub(crate) fn run(host: &Host) {
     let bytes = ask(hub, &Load::tcp(&format!("{}:9000", gateway_address("a")), 4));
     assert_eq!(bytes.by.get("a/web-1"), Some(&4), "{bytes:?}");
 
-    // TLS: certificates from Secrets, by the name that the client gives; there is no chain for another.
+    // TLS: the certificate comes from a Secret, selected by SNI. There is no filter chain for other
+    // names.
     let shop = || secure(hub, "shop.example", &public, &[]);
     wait_for("a host is served in TLS", shop, answered_by("web-1"));
     assert_ne!(secure(hub, "unknown.example", &public, &[]).exit, 0);
@@ -341,7 +344,7 @@ pub(crate) fn run(host: &Host) {
     let known = ["--cert", &*certificate_file, "--key", &*key];
     let mutual = secure(hub, "mutual.example", &public, &known);
     assert!(answered_by("web-1")(&mutual), "{mutual:?}");
-    // The same by files at the router.
+    // TLS with certificate files at the router.
     let by_files = || secure(hub, "files.example", &public, &known);
     wait_for("a server has its certificate of files", by_files, answered_by("web-1"));
     let stranger = secure(hub, "files.example", &public, &[]);
@@ -353,7 +356,7 @@ pub(crate) fn run(host: &Host) {
         secure(hub, "mutual.example", &public, &["--cert", &certificate_file, "--key", &key]);
     assert_ne!(foreign.exit, 0, "a certificate of other roots is refused: {foreign:?}");
 
-    // A certificate that is renewed, and rules that change, leave listeners as they are.
+    // A renewed certificate and changed rules do not modify listeners.
     let modified = || envoy.stats("listener_manager.listener_(modified|added|in_place_updated)$");
     let before = modified();
     apiserver.apply(&[certificate(EDGE, "shop-cert", &of_shop(&renewed), &public)]);
@@ -365,7 +368,8 @@ pub(crate) fn run(host: &Host) {
     wait_for("changed rules hold", shop, answered_by("cart-1"));
     assert_eq!(modified(), before);
 
-    // A server whose Secret isn't there costs nobody else anything, and takes connections once it is.
+    // A server whose Secret is missing affects no other server, and accepts connections once the
+    // Secret exists.
     let absent = json!({ "mode": "SIMPLE", "credentialName": "absent" });
     let names = ["absent.example", "web.example", "shop.example", "mutual.example"];
     apiserver.apply(&[

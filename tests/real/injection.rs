@@ -1,5 +1,5 @@
-//! The webhook asked by a real API server: pods that get their sidecar, pods that are refused, and what becomes of pods
-//! while nobody answers.
+//! The injection webhook, called by a real API server: injected pods, rejected pods, and new pods
+//! while the webhook is down.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use strait_injection::webhook::{WebhookRegistration, WebhookTarget, WhenAway};
 const LIMIT: Duration = Duration::from_secs(60);
 const ADDRESS: &str = "127.0.0.1:15017";
 
-/// Tells the API server of the webhook, and waits until it asks.
+/// Registers the webhook with the API server, and waits until it is called.
 fn register(apiserver: &Apiserver, roots: &str, when_away: WhenAway) {
     let registration = WebhookRegistration {
         cluster: "east",
@@ -33,7 +33,7 @@ fn register(apiserver: &Apiserver, roots: &str, when_away: WhenAway) {
     apiserver.apply(&[registration.manifest()]);
 }
 
-/// Has a pod made, and reads back what came of it.
+/// Creates a pod and returns the stored object.
 fn create(
     apiserver: &Apiserver,
     namespace: &str,
@@ -43,7 +43,7 @@ fn create(
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace },
         "spec": {
-            // Elsewhere the API server sets it before it asks.
+            // Normally the API server sets it before it calls webhooks.
             "serviceAccountName": "default",
             "containers": [{
                 "name": "app", "image": "app", "ports": [{ "name": "http", "containerPort": 8080 }],
@@ -104,7 +104,7 @@ pub(crate) fn run(host: &Host) {
     ]);
     register(&apiserver, authority.pem(), WhenAway::Fail);
 
-    // An API server reads its webhooks now and then.
+    // An API server reads its webhooks periodically.
     let mut tries = 0;
     let injected = wait::until(LIMIT, "the API server asks the webhook", || {
         tries += 1;
@@ -155,13 +155,13 @@ pub(crate) fn run(host: &Host) {
     });
     assert_eq!(containers(&made, "initContainers"), ["migrate"]);
 
-    // It comes back, and so do sidecars.
+    // After the restart, pods receive sidecars again.
     strait.launch();
     strait.wait_until_ready();
     assert!(sidecars("shop", "back", &json!({})));
 }
 
-/// A broken VirtualService is refused with what is wrong with it, a good one is stored.
+/// A broken VirtualService is rejected with the reason, and a valid one is stored.
 fn objects_are_looked_at_before_they_are_stored(apiserver: &Apiserver, authority: &Authority) {
     let group = "networking.istio.io";
     apiserver.apply(&[

@@ -1,6 +1,6 @@
-//! Istio's own agent, unmodified, with an Envoy that it starts by Istio's own bootstrap: nothing is provisioned but a token
-//! and the roots, as in a pod that Istio injects. It calls the other network and is called, and outlasts a restart of
-//! either side.
+//! Istio's unmodified agent with an Envoy that it starts with Istio's own bootstrap. It receives
+//! only a token and the roots, as in a pod that Istio injects. It calls the other network and is
+//! called, and survives a restart of either side.
 
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -47,13 +47,13 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     world.envoys.insert(KEY.to_owned(), start());
     world.calls_and_is_called();
 
-    // An agent that is killed, and its Envoy with it, comes back as who it was.
+    // An agent that is killed together with its Envoy restarts with the same identity.
     world.envoys.remove(KEY);
     netns.kill_envoys();
     world.envoys.insert(KEY.to_owned(), start());
     world.calls_and_is_called();
 
-    // Strait is away for a moment: nothing is lost, and the agent is back by itself.
+    // Strait is down for a moment: no request is lost, and the agent reconnects.
     let load = Load { pause_ms: 20, ..http(1).lasting(12) };
     let load = load.spawn(&netns, &world.folder, "istio-agent-load");
     world.strait.kill();
@@ -70,9 +70,9 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     world.apiservers["a"].requests(&gone);
 }
 
-/// The agent as its image starts it; paths are relative to where it runs.
+/// Starts the agent as its image does. Paths are relative to its working directory.
 fn spawn(host: &Host, agent: &Path, netns: &Netns, folder: &Path) -> Process {
-    // What it and its Envoy say goes to one file.
+    // The logs of the agent and its Envoy go to one file.
     let mut command = netns.command_as_envoy("sh");
     command.args(["-c", "exec \"$@\" >&2", "sh"]).arg(agent);
     command.args(["proxy", "sidecar", "--domain", "shop.svc.cluster.local", "--templateFile"]);
@@ -96,7 +96,8 @@ fn spawn(host: &Host, agent: &Path, netns: &Netns, folder: &Path) -> Process {
 }
 
 impl World {
-    /// What a pod has mounted: the token that the kubelet asks for, and the roots of `istio-ca-root-cert`.
+    /// Returns the folder that a pod has mounted: the token that the kubelet requests, and the
+    /// roots of `istio-ca-root-cert`.
     fn agent_folder(&self, host: &Host) -> PathBuf {
         let folder = host.subfolder("istio-agent");
         let token = self.apiservers["a"].token(POD, APP, TOKEN_SECONDS);
@@ -110,7 +111,7 @@ impl World {
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("our own folder");
             std::fs::write(path, text).expect("our own folder");
         }
-        // It makes its sockets and its Envoy's bootstrap below.
+        // The agent creates its sockets and its Envoy's bootstrap below this folder.
         let mut all = Command::new("find");
         let listed = all.arg(&folder).output().expect("find is there").stdout;
         for path in String::from_utf8_lossy(&listed).lines() {
@@ -130,7 +131,8 @@ impl World {
         }
     }
 
-    /// It reaches all endpoints of a service of both networks, where it is known as who it is, and is reached by others.
+    /// Checks that the agent's Envoy reaches all endpoints of a service in both networks, where its
+    /// identity is known, and that other proxies reach it.
     fn calls_and_is_called(&mut self) {
         self.envoys.get_mut(KEY).expect("just started").wait_until_live(LIMIT);
         wait::until(PROPAGATION, "it is let in by its token", || self.is_known_by_token());

@@ -1,9 +1,9 @@
-//! Kubernetes objects of the rig, as values, and the requests that write them. Nothing but names and JSON here.
+//! Kubernetes objects of the rig as JSON values, and the requests that write them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// One request to an API server.
+/// A request to an API server.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -21,7 +21,8 @@ impl Request {
         Self { method: "DELETE".into(), path: path.into(), content_type: None, body: None }
     }
 
-    /// Server-side apply of `object`; its `status`, if it has one, goes to the status subresource in a second request.
+    /// Returns the server-side apply of `object`. If it has a `status`, a second request writes it
+    /// to the status subresource.
     pub(crate) fn apply(object: &Value) -> Vec<Self> {
         let path = path(object);
         let patch = |path: String| Self {
@@ -38,7 +39,7 @@ impl Request {
     }
 }
 
-/// The path of an object, from what it says of itself.
+/// Returns the path of an object, from its kind and metadata.
 pub(crate) fn path(object: &Value) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     let version = text("/apiVersion").expect("an object has an apiVersion");
@@ -59,7 +60,7 @@ pub(crate) fn namespace(name: &str, labels: Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } })
 }
 
-/// The definition of a kind of Istio's, which takes whatever is in it.
+/// Returns the definition of one of Istio's kinds, which accepts any content.
 pub(crate) fn istio_kind(group: &str, kind: &str, plural: &str) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -77,7 +78,7 @@ pub(crate) fn istio_kind(group: &str, kind: &str, plural: &str) -> Value {
     })
 }
 
-/// A pod that a kubelet would report as running and ready.
+/// Returns a pod that a kubelet would report as running and ready.
 pub(crate) fn pod(
     namespace: &str,
     name: &str,
@@ -99,7 +100,7 @@ pub(crate) fn pod(
     })
 }
 
-/// A Service with the given `(name, port, target port)`s.
+/// Returns a Service with the given `(name, port, target port)`s.
 pub(crate) fn service(namespace: &str, name: &str, vip: &str, ports: &[(&str, u16, u16)]) -> Value {
     let port = |(name, port, target): &(&str, u16, u16)| json!({ "name": name, "port": port, "targetPort": target, "protocol": "TCP" });
     json!({
@@ -109,7 +110,8 @@ pub(crate) fn service(namespace: &str, name: &str, vip: &str, ports: &[(&str, u1
     })
 }
 
-/// The slice that the endpoint controller would write for `service`: `(pod, address, ready)`s.
+/// Returns the slice that the endpoint controller would write for `service`, with `(pod, address,
+/// ready)`s.
 pub(crate) fn endpoint_slice(service: &Value, endpoints: &[(String, String, bool)]) -> Value {
     let (name, namespace) = (&service["metadata"]["name"], &service["metadata"]["namespace"]);
     let ports = service["spec"]["ports"].as_array().expect("a service has ports").iter();

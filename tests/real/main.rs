@@ -1,9 +1,10 @@
-//! Strait beside the real thing: kube-apiserver and etcd, Envoy sidecars and gateways in network namespaces, two
-//! networks with the same pod addresses, redirection by iptables as a mesh does it.
+//! Strait with real components: kube-apiserver and etcd, Envoy sidecars and gateways in network
+//! namespaces, two networks with the same pod addresses, and redirection by iptables as in a mesh.
 //!
-//! One rig is brought up for all scenarios, which run in the order of [`SCENARIOS`]: those that break something
-//! come last. So this target has a main of its own, which also takes everything down again. Where a component is
-//! missing the scenarios are skipped, loudly; with `STRAIT_REAL=required` a skip is a failure.
+//! One rig is started for all scenarios, which run in the order of [`SCENARIOS`]: scenarios that
+//! break something come last. So this target has its own main function, which also stops
+//! everything. If a component is missing, the scenarios are skipped with a message; with
+//! `STRAIT_REAL=required` a skip is a failure.
 //!
 //! `cargo test --test real [FILTER]`; `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
 
@@ -59,9 +60,10 @@ use std::time::Instant;
 use crate::host::Host;
 use crate::world::World;
 
-/// What the scenarios share.
+/// The state that scenarios share.
 struct Rig {
-    /// Brought up by the first scenario that needs it. If that fails the others fail at once.
+    /// Started by the first scenario that needs it. If that fails, the other scenarios fail
+    /// immediately.
     world: Option<World>,
     tried: bool,
     host: Host,
@@ -79,7 +81,7 @@ impl Rig {
     }
 }
 
-/// A scenario, by what it needs.
+/// A scenario, by the environment that it needs.
 #[derive(Clone, Copy)]
 enum Scenario {
     Machine(fn(&Host)),
@@ -89,7 +91,7 @@ enum Scenario {
 
 use Scenario::{Both, Machine, Mesh};
 
-/// Everything that runs, in this order: what breaks things comes last.
+/// All scenarios in their order: those that break something come last.
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
     ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),
@@ -151,7 +153,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// As libtest selects: by any of the given substrings, all without one.
+/// Selects scenarios as libtest does: by any of the given substrings, or all without one.
 fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
     let exact = arguments.iter().any(|argument| argument == "--exact");
     let filters: Vec<&String> =
@@ -182,7 +184,8 @@ fn run(mut rig: Rig, selected: &[(&str, Scenario)]) -> ExitCode {
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("test {name} ... {verdict} ({:.1} s)", started.elapsed().as_secs_f32());
         if let Err(panic) = outcome {
-            // What it left behind is nobody else's: the next one that needs a mesh gets a new one.
+            // The world of a failed scenario is not reused: the next scenario that needs one
+            // creates a new world.
             if rig.world.take().is_some() {
                 rig.host.set_aside(&format!("before-{}-failed", failed.len() + 1));
                 rig.tried = false;
@@ -207,7 +210,7 @@ fn skip(selected: &[(&str, Scenario)], reason: &str) -> ExitCode {
     finish(0, &[], selected.len())
 }
 
-/// The closing lines of libtest, so that whoever reads those understands us.
+/// Prints the closing lines of libtest, so that tools that parse them work.
 fn finish(ran: usize, failed: &[String], ignored: usize) -> ExitCode {
     if !failed.is_empty() {
         println!("\nfailures:");

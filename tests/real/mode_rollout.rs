@@ -1,9 +1,10 @@
-//! A PeerAuthentication that is rolled out under load: clients of two versions of Envoy in both networks, servers of both as
-//! well, and no request fails while what servers take and what clients send them goes from one to the other. Once STRICT is in
-//! force plain text is refused.
+//! The rollout of a PeerAuthentication under load. Clients and servers of two versions of Envoy are
+//! in both networks. No request fails while the server mode and the client mode change. Once STRICT
+//! is active, plain text is rejected.
 //!
-//! Servers take what clients sent before for a minute, so two services go through it side by side: one from nothing to STRICT,
-//! PERMISSIVE and DISABLE, the other from DISABLE, which was there before Strait began, to STRICT.
+//! Servers accept the previous mode for a minute, so two services are tested in parallel: one
+//! changes from no policy to STRICT, PERMISSIVE and DISABLE, the other from DISABLE, which existed
+//! before Strait started, to STRICT.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::scenarios::{PROPAGATION, finish};
 use crate::wait;
 use crate::world::{World, application, pod_labels, vip};
 
-/// A service with one pod in each cluster, and the last part of its VIPs.
+/// A service with one pod in each cluster, and the last byte of its VIPs.
 struct Rolled {
     name: &'static str,
     pod: (&'static str, &'static str),
@@ -31,11 +32,11 @@ struct Rolled {
 const FORTH: Rolled = Rolled { name: "forth", pod: ("forth-1", "10.10.1.51"), vip: 31 };
 const BACK: Rolled = Rolled { name: "back", pod: ("back-1", "10.10.1.52"), vip: 32 };
 
-/// Clients in the other network, beside those of the world.
+/// Clients in the other network, in addition to those of the world.
 const CLIENTS_IN_B: [(&str, &str); 2] =
     [("rolled-client", "10.10.0.21"), ("rolled-client-old", "10.10.0.22")];
 
-/// How long servers may take what they took before.
+/// The time for which servers may accept the previous mode.
 const SETTLES: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(world: &mut World, host: &Host) {
@@ -77,7 +78,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     let clients: Vec<&str> =
         clients.into_iter().filter(|key| world.envoys.contains_key(*key)).collect();
     for client in &clients {
-        // One that takes plain text alone is out of reach from the other network.
+        // A service that accepts only plain text is unreachable from the other network.
         world.wait_until_answered_by(client, &FORTH, &["a", "b"]);
         world.wait_until_answered_by(client, &BACK, &[&client[..1]]);
     }
@@ -122,7 +123,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     new.iter().for_each(|key| _ = world.envoys.remove(key));
 }
 
-/// What is there before Strait begins, so that clients have nothing to learn of it.
+/// Returns the policy that exists before Strait starts, so that clients never see its change.
 pub(crate) fn from_the_beginning() -> Value {
     mode(&BACK, "DISABLE")
 }
@@ -135,7 +136,8 @@ fn mode(of: &Rolled, mode: &str) -> Value {
     })
 }
 
-/// Until who has no certificate is answered in plain text, or isn't, in each network.
+/// Waits until clients without a certificate get a response in plain text, or get none, in each
+/// network.
 fn wait_for_plain_text(strangers: &[Netns], of: &Rolled, is_taken: bool) {
     let load = Load::tcp(&format!("{}:9000", of.pod.1), 1);
     for stranger in strangers {
@@ -163,7 +165,8 @@ impl Rolled {
 }
 
 impl World {
-    /// Until all that a client asks is answered by the pods in these clusters, in each of them by some.
+    /// Waits until the pods in these clusters respond to all requests of a client, with at least
+    /// one response from each cluster.
     fn wait_until_answered_by(&self, client: &str, of: &Rolled, clusters: &[&str]) {
         let wanted: BTreeSet<String> =
             clusters.iter().map(|cluster| format!("{cluster}/{}", of.pod.0)).collect();
@@ -178,7 +181,8 @@ impl World {
         });
     }
 
-    /// Until all proxies have acknowledged what is said of a service, and none goes on as before.
+    /// Waits until all proxies have acknowledged the policy of a service, and none uses the
+    /// previous mode.
     fn wait_until_in_force(&self, of: &Rolled, limit: Duration) {
         let query =
             format!("/debug/config/reach?kind=PeerAuthentication&namespace=shop&name={}", of.name);
@@ -190,7 +194,8 @@ impl World {
         });
     }
 
-    /// Requests and connections of a client to both services, until the file is there.
+    /// Starts requests and connections of a client to both services, which end when the file
+    /// exists.
     fn loads_until(&self, client: &str, end: &Path) -> Vec<(String, Process)> {
         let cluster = &client[..1];
         let loads = [&FORTH, &BACK].into_iter().flat_map(|of| {

@@ -1,5 +1,6 @@
-//! Where requests go while places change under load: the other network's gateway moves to another machine and back, its cluster is
-//! drained and taken in again, and all the while weights go from one version of a service to another and back.
+//! Routing while locations change under load: the other network's gateway moves to another machine
+//! and back, its cluster is drained and restored, and meanwhile weights shift from one version of a
+//! service to another and back.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,12 +20,13 @@ use crate::topology::gateway_address;
 use crate::wait;
 use crate::world::{Proxy, SYSTEM, World, gateway_service, member_secret, pod_labels};
 
-/// The gateway of the other network, and one beside it on another machine, with its addresses here and there.
+/// The gateway of the other network, and a second one on another machine: its name, pod address and
+/// transit address.
 const GATEWAY: &str = "b/eastwest-1";
 const OTHER: (&str, &str, &str) = ("eastwest-2", "10.10.0.3", "172.30.0.22");
-/// How often it moves there and back, and its cluster is drained.
+/// The number of times that the gateway moves there and back, and its cluster is drained.
 const ROUNDS: usize = 2;
-/// How far weights go at once, of a hundred.
+/// The change of weights per step, in percent.
 const STEP: usize = 2;
 
 pub(crate) fn run(world: &mut World, host: &Host) {
@@ -73,7 +75,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     world.wait_for_everyone();
 }
 
-/// Another gateway of the other network, to which nothing leads yet.
+/// Starts a second gateway of the other network, which receives no traffic yet.
 fn start_other(world: &mut World, host: &Host) -> String {
     let (name, ip, address) = OTHER;
     world.apiservers["b"].apply(&[other_pod()]);
@@ -90,15 +92,15 @@ fn other_pod() -> Value {
     pod(SYSTEM, name, "eastwest", ip, &pod_labels("eastwest"))
 }
 
-/// Weights that go on changing while something else is waited for.
+/// Weights that change during waits.
 struct Weights<'a> {
     world: &'a World,
-    /// How many steps they have gone.
+    /// The sum of all steps.
     shifted: Cell<usize>,
 }
 
 impl Weights<'_> {
-    /// One step, to and fro between the versions.
+    /// Makes one step, back and forth between the versions.
     fn shift(&self) {
         self.shifted.set(self.shifted.get() + STEP);
         let along = self.shifted.get() % 200;
@@ -106,7 +108,7 @@ impl Weights<'_> {
         self.world.apiservers["a"].apply(&[route(&[("v1", 100 - share), ("v2", share)])]);
     }
 
-    /// Until what a client's requests came to is as it should be; none may fail meanwhile.
+    /// Waits until the results of a client's requests are as expected. None may fail meanwhile.
     fn wait(&self, client: &str, what: &str, is_there: impl Fn(&Answers) -> bool) {
         wait::until(PROPAGATION, &format!("{client}: {what}"), || {
             self.shift();
@@ -116,7 +118,8 @@ impl Weights<'_> {
         });
     }
 
-    /// Gives the other network's gateway another address, until all its connections are there.
+    /// Changes the address of the other network's gateway, and waits until all its connections use
+    /// it.
     fn move_gateway(&self, address: &str, [from, to]: [&str; 2]) {
         self.world.apiservers["b"].apply(&[gateway_service("net-b", address)]);
         wait::until(PROPAGATION, &format!("all connections go from {from} to {to}"), || {
@@ -126,7 +129,7 @@ impl Weights<'_> {
         });
     }
 
-    /// Says by the member's Secret what becomes of its endpoints.
+    /// Sets the state of the member's endpoints in its Secret.
     fn set_mode(&self, mode: Option<&str>) {
         let mut secret = member_secret(&self.world.apiservers["b"].reader_kubeconfig());
         if let Some(mode) = mode {
@@ -137,7 +140,7 @@ impl Weights<'_> {
 }
 
 impl World {
-    /// How many connections a gateway has from other networks.
+    /// Returns the number of a gateway's connections from other networks.
     fn gateway_connections(&self, key: &str) -> u64 {
         self.envoy(key).stats("_15443.downstream_cx_active$").values().sum()
     }

@@ -1,5 +1,6 @@
-//! Network namespaces: made, wired, entered, and taken away again. Nothing here touches the network of the machine:
-//! both ends of every link are born inside namespaces, and every client runs in one.
+//! Network namespaces: creation, links, commands inside, and removal. Nothing affects the network
+//! of the machine: both ends of every link are created inside namespaces, and every client runs in
+//! one.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -8,18 +9,19 @@ use serde_json::Value;
 
 use crate::helper;
 
-/// The user a sidecar runs as, whose own traffic is not redirected.
+/// The user of a sidecar, whose own traffic is not redirected.
 pub(crate) const ENVOY_UID: u32 = 1337;
 
 const PREFIX: &str = "strait-";
 
-/// One network namespace, deleted on drop.
+/// A network namespace, deleted on drop.
 pub(crate) struct Netns {
     name: String,
 }
 
 impl Netns {
-    /// Whether this process may make namespaces and redirect in them, tried on one.
+    /// Checks whether this process may create namespaces and redirect traffic in them, by creating
+    /// one.
     pub(crate) fn possible() -> Result<(), String> {
         let netns = Self::try_create("probe")
             .map_err(|fact| format!("network namespaces can't be made here: {fact}"))?;
@@ -28,7 +30,7 @@ impl Netns {
             .map_err(|fact| format!("iptables does not redirect here: {fact}"))
     }
 
-    /// A namespace of this process, with its loopback up.
+    /// Creates a namespace of this process, with its loopback interface up.
     pub(crate) fn create(label: &str) -> Self {
         Self::try_create(label).unwrap_or_else(|fact| panic!("namespace {label}: {fact}"))
     }
@@ -41,7 +43,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Takes away what rigs of dead processes left behind.
+    /// Removes the namespaces of rigs whose processes have ended.
     pub(crate) fn remove_leftovers() {
         let listed = succeed(Command::new("ip").args(["netns", "list"]), "").unwrap_or_default();
         for name in listed.lines().filter_map(|line| line.split_whitespace().next()) {
@@ -64,7 +66,7 @@ impl Netns {
         succeed(Command::new("ip").args(["-n", &self.name, "-batch", "-"]), lines)
     }
 
-    /// Loads rules in the form of iptables-save inside.
+    /// Loads rules in the format of iptables-save inside.
     pub(crate) fn iptables(&self, rules: &str) {
         self.try_iptables(rules)
             .unwrap_or_else(|fact| panic!("{}: iptables {rules}: {fact}", self.name));
@@ -74,14 +76,15 @@ impl Netns {
         succeed(&mut self.command("iptables-restore"), rules).map(drop)
     }
 
-    /// Redirects as a mesh's init container does: all that goes out to 15001, all that comes in to 15006, except
-    /// what Envoy itself sends.
+    /// Redirects traffic as a mesh's init container does: outbound to 15001 and inbound to 15006,
+    /// except Envoy's own traffic.
     pub(crate) fn redirect_to_sidecar(&self) {
         self.iptables(&sidecar_rules());
     }
 
-    /// A bridge with an address. Its MAC is given: else it is the lowest of its ports', and each pod that is plugged
-    /// in may change it under the neighbours, who then send into nothing for half a minute.
+    /// Creates a bridge with an address and a fixed MAC. A bridge without a fixed MAC uses the
+    /// lowest one of its ports, which may change with each new pod; then its neighbors use the old
+    /// MAC for half a minute.
     pub(crate) fn bridge(&self, name: &str, address: &str) {
         self.ip(&format!(
             "link add {name} address 02:00:00:00:00:01 type bridge\n\
@@ -89,9 +92,9 @@ impl Netns {
         ));
     }
 
-    /// A link from here (`interface`, with `address`) to the bridge `bridge` of `other`.
+    /// Creates a link from here (`interface`, with `address`) to the bridge `bridge` of `other`.
     pub(crate) fn connect(&self, interface: &str, address: &str, other: &Self, bridge: &str) {
-        // The far end is named after the address, which no other link on that bridge has.
+        // The name of the far end contains the address, which is unique on that bridge.
         let host = address.split('/').next().unwrap_or(address).replace('.', "");
         let far = format!("p{}", &host[host.len().saturating_sub(9)..]);
         self.ip(&format!(
@@ -102,7 +105,7 @@ impl Netns {
         other.ip(&format!("link set {far} master {bridge}\nlink set {far} up"));
     }
 
-    /// Lets this namespace forward, with `source` hidden behind its own address on `out`.
+    /// Enables forwarding in this namespace, with source NAT for `source` on `out`.
     pub(crate) fn route_with_source_nat(&self, source: &str, out: &str) {
         let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
         succeed(self.command("sh").args(["-c", forward]), "")
@@ -112,18 +115,18 @@ impl Netns {
         ));
     }
 
-    /// `program` inside, killed by the kernel if this process goes first.
+    /// Returns a command of `program` inside. The kernel kills it if this process ends first.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         self.command_with(&[], program)
     }
 
-    /// [`Self::command`] as the user whose traffic is not redirected.
+    /// Returns [`Self::command`] for the user whose traffic is not redirected.
     pub(crate) fn command_as_envoy(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         self.command_in_group_of_envoy(program, ENVOY_UID)
     }
 
-    /// The same as another user of that group, whose traffic isn't redirected either: what the kernel gives a user, such as inotify
-    /// instances, is not enough for very many.
+    /// Returns [`Self::command`] for another user of the group whose traffic is not redirected. The
+    /// kernel's limits per user, such as inotify instances, are too low for very many Envoys.
     pub(crate) fn command_in_group_of_envoy(
         &self,
         program: impl AsRef<std::ffi::OsStr>,
@@ -140,7 +143,7 @@ impl Netns {
         command
     }
 
-    /// Ends what still runs inside as the user of Envoys.
+    /// Kills the processes inside that run as Envoy's user.
     pub(crate) fn kill_envoys(&self) {
         let inside = succeed(Command::new("ip").args(["netns", "pids", &self.name]), "");
         for pid in inside.unwrap_or_default().lines() {
@@ -153,7 +156,7 @@ impl Netns {
         }
     }
 
-    /// One of the rig's own programs ([`crate::helper`]) inside, not yet started.
+    /// Returns the command of a helper program ([`crate::helper`]) inside, not yet started.
     pub(crate) fn helper_command(&self, arguments: &[&str]) -> Command {
         let mut command =
             self.command(std::env::current_exe().expect("a running program has a path"));
@@ -161,13 +164,13 @@ impl Netns {
         command
     }
 
-    /// Runs a helper inside to its end; its answer, or what it complained of.
+    /// Runs a helper inside to its end. Returns its output, or its error.
     pub(crate) fn try_helper(&self, arguments: &[&str], input: &str) -> Result<Value, String> {
         let text = succeed(&mut self.helper_command(arguments), input)?;
         serde_json::from_str(&text).map_err(|error| format!("{error} in {text:?}"))
     }
 
-    /// [`Self::try_helper`] that must succeed.
+    /// Runs [`Self::try_helper`] and panics on errors.
     pub(crate) fn helper(&self, arguments: &[&str], input: &str) -> Value {
         self.try_helper(arguments, input)
             .unwrap_or_else(|fact| panic!("{}: {arguments:?}: {fact}", self.name))
@@ -176,7 +179,7 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        // Whatever still runs inside was started by a rig, and would keep the namespace alive.
+        // The remaining processes inside were started by a rig, and would keep the namespace alive.
         let inside =
             succeed(Command::new("ip").args(["netns", "pids", &self.name]), "").unwrap_or_default();
         for pid in inside.lines() {
@@ -188,7 +191,7 @@ impl Drop for Netns {
     }
 }
 
-/// The rules that deploy/examples/sidecar.yaml ships, in the form of iptables-save.
+/// Returns the rules in deploy/examples/sidecar.yaml, in the format of iptables-save.
 fn sidecar_rules() -> String {
     let example = include_str!("../../deploy/examples/sidecar.yaml");
     let documents = example.split("\n---\n");
@@ -199,7 +202,7 @@ fn sidecar_rules() -> String {
     rules.expect("the example has a ConfigMap with rules")
 }
 
-/// Runs to the end; stdout on success, else what it said.
+/// Runs a command to its end. Returns stdout, or the error.
 fn succeed(command: &mut Command, input: &str) -> Result<String, String> {
     let output = run(command, input).map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
@@ -212,7 +215,7 @@ fn run(command: &mut Command, input: &str) -> std::io::Result<Output> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends before it has read everything says why on stderr.
+        // A program that ends before it has read everything reports the reason on stderr.
         let _ = stdin.write_all(input.as_bytes());
     }
     child.wait_with_output()

@@ -1,5 +1,6 @@
-//! Virtual hosts one by one (VHDS): an Envoy that asks for them so ends with the routes that others have, an edit sends it
-//! no route, and neither edits under load nor a restart of Strait lose a request. One that is too old for it is served as ever.
+//! Single virtual hosts (VHDS): an Envoy that subscribes to them has the same routes as other
+//! Envoys, an edit sends it no route configuration, and neither edits under load nor a restart of
+//! Strait lose a request. An Envoy that is too old for VHDS is served without it.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +15,11 @@ use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::{ECHO_VIP, Proxy, World, pod_labels};
 
-/// One of the newer Envoy, and one of the older.
+/// A pod with the newer Envoy, and one with the older Envoy.
 const PODS: [(&str, &str); 2] = [("one-by-one", "10.10.0.61"), ("one-by-one-old", "10.10.0.62")];
 const NEW: &str = "a/one-by-one";
 const OLD: &str = "a/one-by-one-old";
-/// What they are held against.
+/// The proxy to compare with.
 const ORDINARY: &str = "a/client";
 const EDITS: u32 = 10;
 const ROUTE: &str = "80";
@@ -56,10 +57,11 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     assert_eq!(before.0, after.0, "an edit sent the route");
     assert!(after.1 >= before.1 + u64::from(EDITS), "{before:?}, then {after:?}");
 
-    // A host comes and goes.
+    // A host is added and removed.
     world.apiservers["a"].apply(&[extra()]);
-    // Before that its requests would pass on to the VIP, where nobody is, and for two minutes the kernel would know each as one that
-    // isn't redirected: a later connection from the same port would go out beside Envoy, and end with ENETUNREACH.
+    // Without this wait, requests for the host would go to the unused VIP, and for two minutes
+    // conntrack would treat their ports as not redirected: a later connection from the same port
+    // would bypass Envoy and end with ENETUNREACH.
     wait::until(PROPAGATION, "the new host is there", || {
         let hosts = world.envoy(NEW).hosts();
         let is_there = hosts.keys().any(|name| name.contains("extra"));
@@ -80,7 +82,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     });
     world.wait_for_same_hosts(NEW);
 
-    // Who comes back says which hosts it has, and is sent none.
+    // A reconnecting proxy reports its hosts and receives none.
     let before = world.envoy(NEW).updates_of_route();
     world.strait.kill();
     world.strait.launch();
@@ -117,14 +119,14 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     clients.iter().for_each(|key| _ = world.envoys.remove(*key));
 }
 
-/// A VirtualService for the echo service, whose timeout says which edit it is.
+/// Returns a VirtualService for the echo service, with a timeout that identifies the edit.
 fn edit(number: u32) -> Value {
     let to = json!([{ "destination": { "host": "echo" } }]);
     let rule = json!({ "route": to, "timeout": format!("{}s", 60 + number) });
     object("edited", json!({ "hosts": ["echo"], "http": [rule] }))
 }
 
-/// One for a host that no service is.
+/// Returns a VirtualService for a host without a service.
 fn extra() -> Value {
     let to = json!([{ "destination": { "host": "echo.shop.svc.cluster.local" } }]);
     object("extra", json!({ "hosts": ["extra.example"], "http": [{ "route": to }] }))
@@ -138,7 +140,7 @@ fn object(name: &str, spec: Value) -> Value {
 }
 
 impl Envoy {
-    /// The virtual hosts of the route by name, wherever they came from.
+    /// Returns the virtual hosts of the route by name, from any source.
     fn hosts(&self) -> BTreeMap<String, Value> {
         let routes = self.config_dump("?resource=dynamic_route_configs");
         let routes = crate::scenarios::resources(&routes, "route_config", "name");
@@ -151,7 +153,7 @@ impl Envoy {
         named.collect()
     }
 
-    /// How often the route came, and how often hosts of it.
+    /// Returns how often the route was updated, and how often its hosts were.
     fn updates_of_route(&self) -> (u64, u64) {
         let of = |filter: &str| self.stats(filter).values().sum();
         (of(r"\.rds\.80\.update_success$"), of(r"vhds\.80\.config_reload$"))
@@ -159,7 +161,7 @@ impl Envoy {
 }
 
 impl World {
-    /// What Strait says of a client.
+    /// Returns Strait's entry of a client.
     fn proxy(&self, client: &str) -> Result<Value, String> {
         let name = client.trim_start_matches("a/");
         let proxies = self.strait.try_json("/debug/proxies")?;
@@ -174,7 +176,7 @@ impl World {
         self.proxy(client).expect("it is connected")["virtualHosts"].clone()
     }
 
-    /// Until a client has the virtual hosts that others have.
+    /// Waits until a client has the same virtual hosts as others.
     fn wait_for_same_hosts(&self, client: &str) {
         wait::until(PROPAGATION, &format!("{client} has the hosts of others"), || {
             let [has, others] = [client, ORDINARY].map(|key| self.envoy(key).hosts());

@@ -1,5 +1,6 @@
-//! What real API servers do when they die, forget, are restored and refuse: rows of the fault matrix
-//! (`docs/faults.md`) for which a simulated server would prove little. Each leaves the world as it found it.
+//! Real API servers that stop, lose their history, are restored from a backup and reject
+//! credentials: rows of the fault matrix (`docs/faults.md`) for which a simulated server would
+//! prove little. Each scenario restores the world.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,7 +25,7 @@ impl World {
         self.cluster(id).expect("a member")["relists"].as_u64().expect("a number")
     }
 
-    /// Every pod answers.
+    /// Checks that every pod responds.
     fn assert_all_answer(&self) {
         let answers = self.ask(&tcp(200));
         for pod in echo_pods() {
@@ -32,7 +33,7 @@ impl World {
         }
     }
 
-    /// Until `echo-2` of b gets no connection.
+    /// Waits until `echo-2` of b receives no connection.
     fn wait_without_echo_2(&self) {
         wait::until(PROPAGATION, "b/echo-2 gets no connection", || {
             let answers = self.ask(&Load::tcp(&format!("{ECHO_VIP}:9000"), 60));
@@ -53,17 +54,18 @@ impl World {
     }
 }
 
-/// Rows 7, 6 and 22: the config cluster dies, then the member, then Strait; then all come back.
+/// Rows 7, 6 and 22: the config cluster stops, then the member, then Strait; then all return.
 pub(crate) fn everything_dies(world: &mut World) {
     let load = world.background(&http(1), 20);
     world.apiserver("a").stop();
-    // Members are followed, and proxies let in.
+    // Members are still watched, and proxies admitted.
     let change = SystemTime::now();
     world.set_ready("b", "echo-2", false);
     world.wait_without_echo_2();
     let files = world.ca.workload("shop", "client");
     assert_eq!(world.call(&world.ads(&files, node("a", "shop", "client"))).err(), None);
-    // What was learned in the last seconds may not be on disk yet; what is undone before it is there never gets there.
+    // Changes of the last seconds may not be on disk yet. A change that is reverted before it is
+    // written is never on disk.
     world.strait.wait_until_remembered("b", change);
     let change = SystemTime::now();
     world.set_ready("b", "echo-2", true);
@@ -75,7 +77,8 @@ pub(crate) fn everything_dies(world: &mut World) {
     let began = Instant::now();
     world.strait.launch();
     world.strait.wait_until_ready();
-    // A build for debugging on a busy machine: far from the 30 s that a silent member is waited for.
+    // A debug build on a busy machine: far below the 30 s for which an unresponsive member delays
+    // readiness.
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     for id in ["a", "b"] {
         world.strait.wait_for_cluster_state(id, &["restored"], PROPAGATION);
@@ -93,7 +96,7 @@ pub(crate) fn everything_dies(world: &mut World) {
     assert_eq!(world.complaints(), Vec::<String>::new());
 }
 
-/// Rows 13 and 45: the token ends; a Secret with one that never counts changes nothing.
+/// Rows 13 and 45: the token expires; a Secret with an invalid token changes nothing.
 pub(crate) fn bad_credentials(world: &mut World) {
     let strangers = world.apiserver("b").strangers_kubeconfig();
     world.add_member_with(&strangers);
@@ -124,11 +127,13 @@ pub(crate) fn bad_credentials(world: &mut World) {
     world.wait_for_everyone();
 }
 
-/// Rows 22 and 27: a server that has forgotten our version, and one that has not come to it yet.
+/// Rows 22 and 27: a server that has lost our resource version, and one that has not reached it
+/// yet.
 pub(crate) fn restored_backup(world: &mut World) {
     world.apiserver("b").back_up();
     world.strait.wait_for_cluster_state("b", &["live"], LIMIT);
-    // More than a start of the server writes, so that our version is ahead of it after the restore.
+    // More writes than a start of the server makes, so that our version is ahead of it after the
+    // restore.
     let fill = |number: usize| {
         let mut fill = service("shop", &format!("fill-{number}"), "None", &PORTS);
         fill["metadata"]["labels"]["app"] = "fill".into();
@@ -146,7 +151,7 @@ pub(crate) fn restored_backup(world: &mut World) {
     });
     world.strait.wait_for_cluster_state("b", &["live"], LIMIT);
     assert!(world.relists("b") > before, "{:?}", world.cluster("b"));
-    // Each kind is read anew by itself, and a list that lacks most of what was known is asked for twice.
+    // Each kind is listed separately, and a list that lacks most known objects is requested twice.
     wait::until(LIMIT, "what was not in the backup is gone", || {
         let services = world.strait.json("/debug/services?hostname=fill-7.shop.svc.cluster.local");
         if services == serde_json::json!([]) { Ok(()) } else { Err(services.to_string()) }

@@ -1,5 +1,6 @@
-//! What is outside the mesh, and the ways there and from there: a server that no cluster knows, which answers in plain text and in TLS
-//! and says who asked it how, and a service of gateways, of Envoys of two versions, which let requests out and take them in.
+//! The world outside the mesh: a server that no cluster knows, which responds in plain text and in
+//! TLS and reports how it was called and by which client, and a Service of ingress and egress
+//! gateways with Envoys of two versions.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -18,15 +19,16 @@ use crate::rig_check::{echo, start};
 use crate::scenarios::PROPAGATION;
 use crate::world::{Proxy, World, bootstrap};
 
-/// The name of the server, and the address that its ServiceEntries give it.
+/// The name of the server, and the address in its ServiceEntries.
 pub(crate) const NAME: &str = "outside.example";
 pub(crate) const VIP: &str = "10.40.0.1";
-/// All of its names.
+/// All names of the server.
 const NAMES: [&str; 2] = [NAME, "other.example"];
 const SERVER: (&str, &str) = ("outside", "10.10.1.31");
-/// Where it speaks HTTP in plain text, in TLS, and in TLS to who shows a certificate.
+/// The ports of the server for plain text HTTP, TLS, and mutual TLS.
 const PORTS: [(u16, &str); 3] = [(8081, "plain text"), (8443, "TLS"), (8444, "TLS of both ends")];
-/// Secrets in the namespace of the gateways: a server's certificate for its names, and the client's.
+/// Secrets in the namespace of the gateways: a server certificate with its names, and a client
+/// certificate.
 const SECRETS: [(&str, &[&str]); 2] =
     [("shop-cert", &["shop.example", "ledger.example"]), ("client-cert", &["caller.example"])];
 /// The gateways.
@@ -35,13 +37,13 @@ const GATEWAY_VIP: &str = "10.91.0.14";
 const GATEWAY_PORTS: [(&str, u16, u16); 3] =
     [("http", 80, 8080), ("tls", 443, 8443), ("tcp", 9000, TCP_PORT)];
 
-/// All of it, until it is dropped.
+/// The server and the gateways, until they are dropped.
 pub(crate) struct Outside {
     /// The root of the server's certificate.
     pub(crate) roots: PathBuf,
-    /// The certificate that it wants of a client.
+    /// The certificate that it requires of a client.
     pub(crate) client: Files,
-    /// The addresses of the gateways that run.
+    /// The addresses of the running gateways.
     pub(crate) gateways: Vec<&'static str>,
     objects: Vec<Value>,
     _envoys: Vec<Envoy>,
@@ -50,7 +52,7 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
-    /// Brings it up beside what is there already.
+    /// Starts the server and the gateways in an existing world.
     pub(crate) fn start(world: &World, host: &Host) -> Self {
         let authority = Authority::create(&host.subfolder("outside"), "outside");
         let (name, ip) = SERVER;
@@ -70,7 +72,8 @@ impl Outside {
         let endpoints: Vec<_> =
             gateways.iter().map(|((name, ip), _)| ((*name).into(), (*ip).into(), true)).collect();
         let mut objects = vec![endpoint_slice(&service, &endpoints), service];
-        // A gateway takes no mTLS unless its servers say so. By the second label Ingresses find it.
+        // A gateway accepts mTLS only if its servers require it. The second label is the selector
+        // of Ingresses.
         let labels = json!({ "app": "egress", "istio": "ingressgateway" });
         let of = gateways.iter();
         objects.extend(of.map(|((name, ip), _)| pod("shop", name, "egress", ip, &labels)));
@@ -110,12 +113,12 @@ impl Outside {
         }
     }
 
-    /// Where it is, for somebody who asks from outside.
+    /// Returns the namespace of a client outside.
     pub(crate) fn netns(&self) -> &Netns {
         self._pods.first().expect("the server's is the first")
     }
 
-    /// A text with the files that it names in capitals.
+    /// Replaces the placeholders in capitals by the paths of files.
     pub(crate) fn placed_in(&self, text: &str) -> String {
         let files = [
             ("ROOTS", &self.roots),
@@ -127,19 +130,20 @@ impl Outside {
         })
     }
 
-    /// What any Envoy has to complain of.
+    /// Returns the problems of all Envoys.
     pub(crate) fn complaints(&self) -> Vec<String> {
         self._envoys.iter().flat_map(Envoy::complaints).collect()
     }
 
-    /// Takes what Kubernetes knows of it away.
+    /// Deletes its objects from Kubernetes.
     pub(crate) fn end(self, world: &World) {
         let gone: Vec<_> = self.objects.iter().map(|one| Request::delete(&path(one))).collect();
         world.apiservers["a"].requests(&gone);
     }
 }
 
-/// An Envoy that passes requests on to the application beside it, with who asked and how.
+/// Returns the bootstrap of an Envoy that forwards requests to its application, with the caller's
+/// identity and protocol.
 fn answering(files: &Files) -> Value {
     let socket = |address: &str, port: u16| json!({ "socket_address": { "address": address, "port_value": port } });
     let listener = |(port, how): (u16, &str)| {

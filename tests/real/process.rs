@@ -1,10 +1,11 @@
-//! A child process that ends with the rig: killed on drop, and by the kernel should the rig itself be killed.
+//! A child process that ends with the rig: killed on drop, and by the kernel if the rig itself is
+//! killed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// A running program with its output in files.
+/// A running program whose output is in files.
 pub(crate) struct Process {
     child: Child,
     name: String,
@@ -13,7 +14,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command` (made by [`crate::netns::Netns::command`]) with `NAME.out` and `NAME.err` in `folder`.
+    /// Starts `command` (from [`crate::netns::Netns::command`]) with `NAME.out` and `NAME.err` in
+    /// `folder`.
     pub(crate) fn spawn(mut command: Command, folder: &Path, name: &str) -> Self {
         let stdout = folder.join(format!("{name}.out"));
         let stderr = folder.join(format!("{name}.err"));
@@ -28,7 +30,7 @@ impl Process {
         std::fs::read_to_string(&self.stdout).unwrap_or_default()
     }
 
-    /// The end of what it said on stderr, for a failure's text.
+    /// Returns the end of stderr, for error messages.
     pub(crate) fn last_words(&self) -> String {
         let text =
             String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default()).into_owned();
@@ -36,19 +38,19 @@ impl Process {
         format!("{} said last:\n{}", self.name, lines[lines.len().saturating_sub(15)..].join("\n"))
     }
 
-    /// What it said on stderr that contains `word`.
+    /// Returns the lines of stderr that contain `word`.
     pub(crate) fn said(&self, word: &str) -> Vec<String> {
         let bytes = std::fs::read(&self.stderr).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         text.lines().filter(|line| line.contains(word)).map(str::to_owned).collect()
     }
 
-    /// How it ended, if it has.
+    /// Returns its exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("our own child")
     }
 
-    /// SIGKILL, and gone when this returns.
+    /// Kills it with SIGKILL and waits for its end.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,5 +1,6 @@
-//! Certificates that are renewed while they are used: Envoys of two minor versions take them up without a restart, by the
-//! files of secrets that `strait proxy bootstrap` writes, and nobody loses a request.
+//! Certificates that are renewed while they are used: Envoys of two minor versions load them
+//! without a restart, from the SDS files that `strait proxy bootstrap` writes, and no request is
+//! lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use crate::wait;
 use crate::world::{ECHO_VIP, World};
 
 const HOST: &str = "echo.shop.svc.cluster.local";
-/// They have one service account, and so one folder of certificates.
+/// The clients share one service account, and so one folder of certificates.
 const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
 
 pub(crate) fn run(world: &mut World) {
@@ -44,7 +45,7 @@ pub(crate) fn run(world: &mut World) {
     assert_eq!(world.complaints(), Vec::<String>::new());
 }
 
-/// The serial numbers of the certificates with which it answers and calls.
+/// Returns the serial numbers of the certificates that an Envoy uses as server and client.
 fn serials(envoy: &Envoy) -> BTreeSet<String> {
     let told: Value = serde_json::from_str(&envoy.get("/certs")).expect("Envoy's page is JSON");
     let list = |of: &Value, key: &str| of[key].as_array().cloned().unwrap_or_default();
@@ -52,7 +53,7 @@ fn serials(envoy: &Envoy) -> BTreeSet<String> {
     chains.filter_map(|one| Some(one["serial_number"].as_str()?.to_owned())).collect()
 }
 
-/// Streams by key, which a reconnect would change.
+/// Returns the streams by key, which changes on a reconnect.
 fn connected(world: &World) -> BTreeSet<String> {
     let proxies = world.strait.try_json("/debug/proxies").expect("it answers");
     let keys = proxies.as_array().into_iter().flatten().filter_map(|one| one["key"].as_str());
@@ -60,7 +61,7 @@ fn connected(world: &World) -> BTreeSet<String> {
 }
 
 impl World {
-    /// Requests on new connections, while certificates change.
+    /// Starts requests on new connections, while certificates change.
     fn http_load(&self, client: &str) -> Process {
         let load = Load::http(&format!("{ECHO_VIP}:80"), HOST, 1).lasting(10);
         let name = format!("renewal-{}", client.replace('/', "-"));

@@ -1,5 +1,6 @@
-//! The rig proves itself without Strait: hand-written Envoy configurations carry mTLS from a sidecar in one network
-//! through the gateway of another to a sidecar there. When this fails the network is at fault, not the product.
+//! A test of the rig without Strait: hand-written Envoy configurations carry mTLS from a sidecar in
+//! one network through the gateway of another to a sidecar there. If it fails, the network is at
+//! fault, not the product.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -40,7 +41,8 @@ pub(crate) fn run(host: &Host) {
     let handshakes = envoys[2].stats("ssl.handshake");
     assert!(handshakes.values().sum::<u64>() >= 20, "the server saw mTLS: {handshakes:?}");
 
-    // The other network has the same addresses, and nobody there: what was asked for went to the right one.
+    // The other network uses the same address without a pod, so the request reached the correct
+    // network.
     let stranger = topology.pod("a", "stranger", "10.10.1.1");
     let direct = ask(&stranger, &Load::tcp("10.10.0.10:9000", 1));
     assert!(direct.by.is_empty(), "{direct:?}");
@@ -53,13 +55,13 @@ pub(crate) fn ask(netns: &Netns, load: &Load) -> Answers {
         .expect("what the helper printed")
 }
 
-/// The echo server in a namespace.
+/// Starts the echo server in a namespace.
 pub(crate) fn echo(host: &Host, netns: &Netns, name: &str, cluster: &str) -> Process {
     let command = netns.helper_command(&["echo", name, cluster]);
     listening(Process::spawn(command, &host.subfolder("echo"), &format!("{cluster}-{name}")))
 }
 
-/// A server of the rig's, once it listens.
+/// Waits until a server of the rig listens.
 pub(crate) fn listening(process: Process) -> Process {
     crate::wait::until(LIVE, "the server listens", || {
         process.stdout().contains("listening").then_some(()).ok_or_else(|| process.last_words())
@@ -67,7 +69,7 @@ pub(crate) fn listening(process: Process) -> Process {
     process
 }
 
-/// An Envoy with a configuration of its own, no server.
+/// Starts an Envoy with a static configuration.
 pub(crate) fn start(host: &Host, netns: &Rc<Netns>, name: &str, configuration: Value) -> Envoy {
     let file: PathBuf = host.subfolder("bootstrap").join(format!("{name}.json"));
     std::fs::write(&file, configuration.to_string()).unwrap();
@@ -97,7 +99,7 @@ fn gateway_passthrough() -> Value {
     bootstrap(listener(15443, "tls_inspector", matches, "to-pod", None), cluster)
 }
 
-/// Takes what comes in over mTLS, as whoever `files` says, and hands it to the application.
+/// Accepts mTLS with the certificate in `files`, and forwards requests to the application.
 pub(crate) fn sidecar_in(files: &Files) -> Value {
     let mut tls = tls_context(files);
     tls["@type"] =

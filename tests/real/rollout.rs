@@ -1,5 +1,6 @@
-//! A change that breaks requests, and one that Envoys refuse, let out to a share of real proxies under load: the others lose no
-//! request, and what is refused stops by itself.
+//! A change that breaks requests, and one that Envoys reject, rolled out to some of the real
+//! proxies under load. The other proxies lose no request, and a rejected change stops
+//! automatically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,20 +16,21 @@ use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::World;
 
-/// Two minor versions of Envoy, and both forms of the protocol.
+/// Two minor versions of Envoy, and both variants of the protocol.
 const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
-/// Further ones, which are there for this alone: what they refuse is held against nobody else.
+/// Additional clients for this scenario only, so that their rejections affect no other scenario.
 const TRIED: [(&str, &str, &str); 3] = [
     ("tried-1", "10.10.0.41", "delta"),
     ("tried-2", "10.10.0.42", "sotw"),
     ("tried-3", "10.10.0.43", "delta"),
 ];
-/// How many changes are tried until some of the clients are in the share and some are not.
+/// The maximum number of changes that are tried until a step contains some of the clients and not
+/// all.
 const CHANGES_MAX: usize = 12;
 
 const PLAN: &str = "rollout: {steps: [50%, 100%], every: 1h, stopAt: {refused: 1}}";
 
-/// Leads requests to a service that is there, or to one that isn't; each number is another change.
+/// Routes requests to a service that exists, or to one that doesn't. Each number is another change.
 fn route(host: &str, number: usize) -> Value {
     let to = json!([{ "destination": { "host": host } }]);
     json!({
@@ -38,7 +40,8 @@ fn route(host: &str, number: usize) -> Value {
     })
 }
 
-/// Has the Envoys of an app listen where the application beside them listens already, which no control plane can know.
+/// Makes the Envoys of an app listen on a port that their application already uses, which a control
+/// plane cannot know.
 pub(crate) fn taken_port_of(name: &str, app: &str, number: usize) -> Value {
     let port = json!({ "number": HTTP_PORT, "protocol": "HTTP", "name": format!("http-{number}") });
     let own = format!("127.0.0.1:{}", 9100 + number);
@@ -81,7 +84,8 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     routes_to_nothing(world, &clients);
     refused(world, &clients);
 
-    // What was stopped is held, so nothing of this reaches anybody; and once the plan is gone a release is for all at once.
+    // The stopped change is held, so these changes reach no proxy. Without the plan, a release
+    // applies to all proxies at once.
     let gone =
         [route("echo", 0), taken_port(0)].map(|object| Request::delete(&kube::path(&object)));
     world.apiservers["a"].requests(&gone);
@@ -92,7 +96,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     assert_eq!(world.complaints(), Vec::<String>::new(), "nobody else has refused anything");
 }
 
-/// Requests of the share fail, and nobody else's, until somebody takes it back.
+/// Requests of the proxies in the step fail, and no others, until the change is rolled back.
 fn routes_to_nothing(world: &World, clients: &[String]) {
     let loads = world.loads_of(clients);
     let (share, ever) = world.let_out(clients, clients, |number| route("absent", number));
@@ -110,7 +114,7 @@ fn routes_to_nothing(world: &World, clients: &[String]) {
     for client in clients {
         world.wait_for_answers(client, |failing, _| failing == 0);
     }
-    // What objects say is what is held again: nothing differs for anybody.
+    // The objects equal the held configuration again: nothing differs for any proxy.
     world.apiservers["a"].apply(&[route("echo", 0)]);
     wait::until(PROPAGATION, "nothing waits", || {
         let state = world.strait.try_json("/debug/hold")?;
@@ -119,7 +123,8 @@ fn routes_to_nothing(world: &World, clients: &[String]) {
     world.strait.run(&["history", "release", "--yes"]);
 }
 
-/// Envoys of the share refuse their listeners and go on with those they had: no request is lost, and it stops.
+/// Envoys in the step reject their listeners and continue with the previous ones: no request is
+/// lost, and the rollout stops.
 fn refused(world: &World, clients: &[String]) {
     let loads = world.loads_of(clients);
     let tried: Vec<String> = TRIED.iter().map(|(name, ..)| format!("a/{name}")).collect();
@@ -156,7 +161,7 @@ fn refused(world: &World, clients: &[String]) {
     assert_eq!(checked["held"]["byRollout"], true, "{checked}");
 }
 
-/// Those of the clients that are in the share, by `cluster/name`.
+/// Returns the clients in the current step, by `cluster/name`.
 fn share_of(state: &Value, clients: &[String]) -> BTreeSet<String> {
     let ids: Vec<&str> = state["running"]["share"]
         .as_array()
@@ -172,7 +177,8 @@ fn share_of(state: &Value, clients: &[String]) -> BTreeSet<String> {
 }
 
 impl World {
-    /// Takes the plan out of the policy, and releases what is held: to all at once.
+    /// Removes the plan from the policy, and releases the held configuration to all proxies at
+    /// once.
     pub(crate) fn end_plan(&self) {
         self.strait.set_policy("");
         wait::until(PROPAGATION, "the plan is gone", || {
@@ -194,8 +200,8 @@ impl World {
         clients.iter().map(|client| self.load_of(client, &http(1))).collect()
     }
 
-    /// Has a change let out of which some of these clients are in the share and some are not: those, and all that were in the
-    /// share of a change before it.
+    /// Rolls out a change whose first step contains some of these clients and not all. Returns
+    /// these clients, and all clients that were in the first step of an earlier change.
     fn let_out(
         &self,
         clients: &[String],
@@ -222,7 +228,7 @@ impl World {
         panic!("{CHANGES_MAX} changes, and each was for all of {of:?} or for none");
     }
 
-    /// Until so many of a client's requests fail.
+    /// Waits until the expected number of a client's requests fail.
     fn wait_for_answers(&self, client: &str, is_right: impl Fn(usize, usize) -> bool) {
         const REQUESTS: usize = 40;
         let limit = PROPAGATION + Duration::from_secs(20);

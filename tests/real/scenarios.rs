@@ -1,4 +1,4 @@
-//! What holds when all of it runs together. Each scenario leaves the world as it found it.
+//! Properties of the complete mesh. Each scenario restores the world.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -15,9 +15,9 @@ use crate::rig_check::ask;
 use crate::wait;
 use crate::world::{ECHO_PODS, ECHO_VIP, GRACE, IMPOSTER_VIP, SOLO_POD, SOLO_VIP, World, vip};
 
-/// A share may be off by so many points of a hundred.
+/// The tolerance of a percentage, in percentage points.
 const TOLERANCE: f64 = 5.0;
-/// How long a change may take from an API server to an Envoy before a scenario gives up.
+/// The time limit of a change from an API server to an Envoy.
 pub(crate) const PROPAGATION: Duration = Duration::from_secs(20);
 
 const ECHO_HOST: &str = "echo.shop.svc.cluster.local";
@@ -54,8 +54,8 @@ fn assert_http_shares(answers: &Answers) {
     }
 }
 
-/// Connections are what a gateway shares out: a client that keeps one must not be left with one pod of the other
-/// network.
+/// A gateway distributes connections: a client with a persistent connection must not reach only one
+/// pod of the other network.
 pub(crate) fn few_connections(world: &mut World) {
     for connections in [1, 3] {
         assert_http_shares(&world.ask(&http(1000).over(connections)));
@@ -127,7 +127,7 @@ pub(crate) fn foreign_ca(world: &mut World) {
         "ADS: {refused:?}"
     );
 
-    // A sidecar, from a pod without one. The same call with a certificate of ours gets its answer.
+    // A sidecar, from a pod without one. The same call with a certificate of the mesh succeeds.
     let stranger = world.topology.stranger("a", "stranger", "10.10.0.99");
     let dial = |files: &Files| Caller {
         address: "10.10.1.1:9000".into(),
@@ -167,11 +167,12 @@ pub(crate) fn not_ready(world: &mut World) {
         let answers = world.ask(&Load::tcp(&format!("{ECHO_VIP}:9000"), 60));
         if answers.by.contains_key("b/echo-2") { Err(format!("{:?}", answers.by)) } else { Ok(()) }
     });
-    // Its weight went with it: b's gateway stands for one endpoint of four now.
+    // Its weight is removed as well: b's gateway now has one endpoint of four.
     let answers = world.ask(&http(600));
     assert_eq!(answers.failures, BTreeMap::new());
     assert_share(&answers, "b/", 25.0);
-    // Both are on disk before the next scenario kills Strait, which begins again with what is there.
+    // Both changes must be on disk before the next scenario kills Strait, which restarts from
+    // there.
     world.strait.wait_until_remembered("b", change);
     let change = SystemTime::now();
     world.set_ready("b", "echo-2", true);
@@ -208,7 +209,7 @@ pub(crate) fn dark_cluster(world: &mut World) {
     let answers = finish(load);
     assert_eq!(answers.failures, BTreeMap::new());
     assert!(answers.requests > 100, "{answers:?}");
-    // Even at its end everybody still answers, and Strait says what is the matter.
+    // At the end of the outage, all pods still respond, and Strait reports the reason.
     let late = world.ask(&http(200));
     for pod in echo_pods() {
         assert!(late.by.contains_key(&pod), "{pod} is gone: {:?}", late.by);
@@ -229,7 +230,7 @@ fn remove_and_add(world: &mut World) {
     let load = world.background(&http(1), 2 * GRACE.as_secs());
     world.remove_member();
     world.strait.wait_for_cluster_state("b", &["draining"], PROPAGATION);
-    // Within the grace nothing has changed.
+    // During the grace period nothing changes.
     let answers = world.ask(&http(100));
     assert!(
         answers.by.keys().any(|pod| pod.starts_with("b/")),
@@ -248,7 +249,7 @@ fn remove_and_add(world: &mut World) {
     assert_eq!(world.complaints(), Vec::<String>::new());
     assert_eq!(answers.failures, BTreeMap::new());
     assert!(answers.requests > 100, "{answers:?}");
-    // b's own proxies keep what they have: nobody knows better any more.
+    // b's own proxies keep their configuration, because no newer state of b is known.
     let inbound = format!("inbound|{HTTP_PORT}||");
     let clusters = active_clusters(world.envoy("b/echo-1"));
     assert!(clusters.contains_key(&inbound), "no {inbound} among {:?}", clusters.keys());
@@ -268,7 +269,8 @@ pub(crate) fn no_complaints(world: &mut World) {
 }
 
 impl World {
-    /// Writes the slice of the echo service in `cluster` as its controller would when `pod` turns.
+    /// Writes the slice of the echo service in `cluster` as its controller would after `pod`
+    /// changes.
     pub(crate) fn set_ready(&self, cluster: &str, pod: &str, ready: bool) {
         let pods =
             ECHO_PODS.iter().find(|(name, _)| *name == cluster).expect("a cluster of ours").1;
@@ -280,7 +282,7 @@ impl World {
         self.apiservers[cluster].apply(&[endpoint_slice(&service, &endpoints)]);
     }
 
-    /// Until every endpoint of the echo service gets requests again.
+    /// Waits until every endpoint of the echo service receives requests again.
     pub(crate) fn wait_for_everyone(&self) {
         wait::until(PROPAGATION, "everybody answers", || {
             let answers = self.ask(&tcp(100));
@@ -294,7 +296,7 @@ impl World {
         });
     }
 
-    /// An ADS stream of the client's pod with any certificate and claim.
+    /// Returns an ADS call from the client's pod, with any certificate and claim.
     pub(crate) fn ads(
         &self,
         files: &Files,
@@ -314,7 +316,7 @@ impl World {
         call(&self.topology.hub, caller)
     }
 
-    /// A load in the client's pod beside what follows; [`finish`] has its answers.
+    /// Starts a background load in the client's pod; [`finish`] returns its results.
     pub(crate) fn background(&self, load: &Load, seconds: u64) -> Process {
         load.clone().lasting(seconds).spawn(self.pod("a/client"), &self.folder, "load")
     }
@@ -342,7 +344,7 @@ pub(crate) fn tcp(connections: usize) -> Load {
     Load::tcp(&format!("{ECHO_VIP}:9000"), connections)
 }
 
-/// All pods of the echo service, as `cluster/pod`.
+/// Returns all pods of the echo service, as `cluster/pod`.
 pub(crate) fn echo_pods() -> Vec<String> {
     let pods = ECHO_PODS
         .iter()
@@ -354,7 +356,8 @@ pub(crate) fn spiffe(service_account: &str) -> String {
     format!("spiffe://{TRUST_DOMAIN}/ns/shop/sa/{service_account}")
 }
 
-/// The share of answers by whoever begins with `who` is within the tolerance of `wanted` (both in points of a hundred).
+/// Checks that the percentage of responses by pods whose name begins with `who` is within the
+/// tolerance of `wanted`.
 fn assert_share(answers: &Answers, who: &str, wanted: f64) {
     let count: usize =
         answers.by.iter().filter(|(pod, _)| pod.starts_with(who)).map(|(_, count)| count).sum();
@@ -366,7 +369,7 @@ fn assert_share(answers: &Answers, who: &str, wanted: f64) {
     );
 }
 
-/// The claims of a sidecar that no registry knows.
+/// Returns the claims of a sidecar that no registry knows.
 pub(crate) fn node(
     cluster: &str,
     namespace: &str,
@@ -380,12 +383,12 @@ pub(crate) fn node(
     (id, metadata.as_object().cloned().unwrap_or_default())
 }
 
-/// The upstream clusters in use, by name.
+/// Returns the active upstream clusters by name.
 fn active_clusters(envoy: &Envoy) -> BTreeMap<String, Value> {
     resources(&envoy.config_dump("?resource=dynamic_active_clusters"), "cluster", "name")
 }
 
-/// Everything that the server configured, by kind and name, with the proxy's own address hidden.
+/// Returns all resources from the server by kind and name, with the proxy's own address masked.
 fn comparable(envoy: &Envoy, ip: &str) -> BTreeMap<String, String> {
     let kinds = [
         ("?resource=dynamic_active_clusters", "/cluster", "name"),
@@ -404,22 +407,23 @@ fn comparable(envoy: &Envoy, ip: &str) -> BTreeMap<String, String> {
     all
 }
 
-/// The resources of a dump: each at `path` (parts divided by `/`) of its entry, by its field `name`.
+/// Returns the resources of a dump by their field `name`. `path` is their location in an entry,
+/// with parts separated by `/`.
 pub(crate) fn resources(dump: &Value, path: &str, name: &str) -> BTreeMap<String, Value> {
     let entries = dump.get("configs").and_then(Value::as_array).into_iter().flatten();
     let resources = entries.filter_map(|entry| entry.pointer(&format!("/{path}")));
     resources.map(|one| (one[name].as_str().unwrap_or_default().to_owned(), one.clone())).collect()
 }
 
-/// What must not move when the control plane restarts.
+/// Returns the counters that a restart of the control plane must not change.
 fn settled(envoy: &Envoy) -> BTreeMap<String, u64> {
     let filter = "cluster_added$|cluster_modified$|cluster_removed$|cluster_updated$|listener_added$|\
                   listener_modified$|listener_removed$|membership_total$|update_rejected$|update_success$";
     let mut counters = envoy.stats(filter);
     let delta = envoy.get("/config_dump").contains("DELTA_GRPC");
     counters.retain(|name, _| {
-        // Delta names the versions that it has: assignments and routes must not come again. Clusters and
-        // listeners are answered, with nothing in it; SotW has no way to ask for less than everything.
+        // Delta reports the known versions, so assignments and routes must not be sent again.
+        // Clusters and listeners get an empty response; with SotW everything is sent again.
         !name.ends_with("update_success") || (delta && !name.contains("_manager."))
     });
     assert!(counters.len() > 10, "hardly anything counted: {counters:?}");

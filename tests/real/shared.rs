@@ -1,6 +1,7 @@
-//! One scenario, seen by everybody: Envoys of two minor versions in both forms of the protocol, and gRPC's own
-//! library in another language, with endpoints that Kubernetes and a real Consul tell of. An endpoint appears
-//! and moves, a cluster leaves and comes back, the control plane is killed.
+//! One scenario with all kinds of clients: Envoys of two minor versions with both variants of the
+//! protocol, and gRPC's own library in another language, with endpoints from Kubernetes and a real
+//! Consul. An endpoint is added and moves, a cluster is removed and returns, the control plane is
+//! killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,13 +19,14 @@ use crate::world::{ECHO_PODS, GRACE, World};
 const LIMIT: Duration = Duration::from_secs(30);
 const ECHO: &str = "outbound|9000||echo.shop.svc.cluster.local";
 const CONSUL: &str = "outbound|8080||web.service.consul";
-/// The address that the gRPC client gives as its own; nobody answers there.
+/// The address of the gRPC client's node; it is unused.
 const VISITOR: &str = "10.10.0.78";
 
-/// `address:port` of the endpoints of an upstream cluster; `None` where the client does not know it.
+/// The `address:port`s of an upstream cluster's endpoints; `None` if the client does not have the
+/// cluster.
 type Seen = Result<Option<BTreeSet<String>>, String>;
 
-/// Somebody who is given endpoints.
+/// A client that receives endpoints.
 enum Client<'a> {
     Envoy(&'a Envoy),
     Grpc(&'a Process),
@@ -59,7 +61,7 @@ fn of_envoy(envoy: &Envoy, upstream: &str) -> Option<BTreeSet<String>> {
     Some(sockets.map(text).collect())
 }
 
-/// Everybody of this run, by name.
+/// All clients of this run, by name.
 struct Clients {
     /// Keys of [`World::envoys`].
     envoys: Vec<&'static str>,
@@ -90,7 +92,7 @@ impl Clients {
         envoys.chain(self.grpc.iter().map(|grpc| ("grpc", Client::Grpc(grpc)))).collect()
     }
 
-    /// Waits until everybody has exactly these endpoints.
+    /// Waits until all clients have exactly these endpoints.
     fn agree(&self, world: &World, upstream: &str, wanted: &[&str]) {
         let wanted: BTreeSet<String> = wanted.iter().map(|one| (*one).to_owned()).collect();
         for (name, client) in self.all(world) {
@@ -134,7 +136,7 @@ pub(crate) fn everybody(world: &mut World, host: &Host) {
     echo.push(&gateway);
     clients.agree(world, ECHO, &echo);
 
-    // Consul: an endpoint appears, another, and moves.
+    // Consul: an endpoint is added, then another, and one moves.
     if let Some(consul) = &world.consul {
         consul.register("web-1", "10.77.0.1", &json!({}));
         clients.agree(world, CONSUL, &["10.77.0.1:8080"]);
@@ -144,14 +146,14 @@ pub(crate) fn everybody(world: &mut World, host: &Host) {
         clients.agree(world, CONSUL, &["10.77.0.1:8080", "10.77.0.3:8080"]);
     }
 
-    // Kubernetes: one that turns unready goes, and comes back.
+    // Kubernetes: an endpoint becomes unready and is removed, and returns.
     world.set_ready("a", "echo-2", false);
     let fewer: Vec<&str> = echo.iter().copied().filter(|one| *one != "10.10.1.2:9000").collect();
     clients.agree(world, ECHO, &fewer);
     world.set_ready("a", "echo-2", true);
     clients.agree(world, ECHO, &echo);
 
-    // A cluster leaves, and comes back.
+    // A cluster is removed, and returns.
     world.remove_member();
     wait::until(GRACE + LIMIT, "the cluster has gone", || {
         let clusters = world.strait.try_json("/debug/clusters")?;
@@ -162,7 +164,8 @@ pub(crate) fn everybody(world: &mut World, host: &Host) {
     world.add_member();
     clients.agree(world, ECHO, &echo);
 
-    // The control plane is killed. Everybody keeps what there is, comes back and is told what is new.
+    // The control plane is killed. All clients keep their endpoints, reconnect, and receive
+    // changes.
     world.strait.kill();
     clients.agree(world, ECHO, &echo);
     world.strait.launch();

@@ -1,5 +1,6 @@
-//! Where requests go while rules of traffic change under load: from one version of a service to another by weights, to a
-//! subset that comes and one that goes, in the same moment as its route or before it, in both networks.
+//! Routing while traffic rules change under load: from one version of a service to another by
+//! weights, to a subset that is added and from one that is removed, together with its route or
+//! before it, in both networks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +13,26 @@ use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::{ECHO_PODS, PORTS, World, pod_labels};
 
-/// Two minor versions of Envoy, and both forms of the protocol.
+/// Two minor versions of Envoy, and both variants of the protocol.
 const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
-/// How many steps it takes from one version to the other.
+/// The number of steps from one version to the other.
 const STEPS: usize = 100;
-/// The subset of all that the other network has.
+/// The subset with all pods of the other network.
 const FAR: &str = "far";
-/// How often a subset comes and goes.
+/// The number of times that a subset is added and removed.
 const ROUNDS: usize = 5;
 
-/// The version that a pod of the echo service is of: there are both in each cluster.
+/// Returns the version of a pod of the echo service. Each cluster has both versions.
 pub(crate) fn version(pod: &str) -> &'static str {
     if pod == "echo-1" { "v1" } else { "v2" }
 }
 
-/// Those of [`CLIENTS`] for which this machine has an Envoy.
+/// Returns those of [`CLIENTS`] for which this machine has an Envoy.
 pub(crate) fn clients(world: &World) -> Vec<&'static str> {
     CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key)).collect()
 }
 
-/// Gives each pod of the echo service the label of its version.
+/// Labels each pod of the echo service with its version.
 pub(crate) fn label_versions(world: &World) {
     for (cluster, pods) in ECHO_PODS {
         let labelled = pods.iter().map(|(name, ip)| {
@@ -71,14 +72,16 @@ pub(crate) fn run(world: &mut World) {
         for client in &clients {
             world.wait_for_version(client, "v2");
         }
-        // In the wrong order: the subset goes, and it is known, while all requests are led there.
+        // In the wrong order: the subset is removed while all requests are routed to it, and the
+        // removal is visible.
         config.apply(&[rule(&["v1"])]);
         world.wait_for_loss("v2");
         config.apply(&[route(&[("v1", 100)])]);
         for client in &clients {
             world.wait_for_version(client, "v1");
         }
-        // All of it is in the other network: its gateway has to know the subset before anybody is sent there.
+        // All pods of the subset are in the other network: its gateway must have the subset before
+        // requests are sent to it.
         config.apply(&[rule(&["v1", "v2", FAR]), route(&[(FAR, 100)])]);
         for client in &clients {
             world.wait_for_pods(client, &pods_of("b"));
@@ -95,7 +98,7 @@ pub(crate) fn run(world: &mut World) {
         assert_eq!(by, [pods_of("v1"), pods_of("v2")].into_iter().flatten().collect(), "{client}");
     }
     assert_eq!(world.complaints(), Vec::<String>::new());
-    // Of a gateway's filter chains those end that went: of the subsets that came and went, one for each port.
+    // Only the filter chains of removed subsets end at a gateway, one for each port.
     let went = (3 * ROUNDS * PORTS.len()) as u64;
     for ((cluster, _), before) in ECHO_PODS.into_iter().zip(draining) {
         let now = world.chains_draining(cluster);
@@ -113,7 +116,7 @@ pub(crate) fn run(world: &mut World) {
     }
 }
 
-/// The pods of a version or of a cluster, as they name themselves.
+/// Returns the names of the pods of a version or of a cluster.
 fn pods_of(wanted: &str) -> BTreeSet<String> {
     let of = |(cluster, pods): (&str, &[(&str, &str)])| {
         let pods = pods.iter().filter(|(name, _)| version(name) == wanted || cluster == wanted);
@@ -145,13 +148,14 @@ fn object(kind: &str, spec: Value) -> Value {
 }
 
 impl World {
-    /// How many filter chains of a cluster's gateway have gone and still carry what they carried.
+    /// Returns the number of removed filter chains of a cluster's gateway that still have
+    /// connections.
     fn chains_draining(&self, cluster: &str) -> u64 {
         let gateway = self.envoy(&format!("{cluster}/eastwest-1"));
         gateway.stats("listener_manager.total_filter_chains_draining$").values().sum()
     }
 
-    /// Until what led to a subset says that it is gone.
+    /// Waits until the status of the route reports that a subset is missing.
     fn wait_for_loss(&self, subset: &str) {
         wait::until(PROPAGATION, &format!("{subset} is gone"), || {
             let told = self.strait.try_json("/debug/config?kind=VirtualService&name=echo")?;
@@ -160,7 +164,7 @@ impl World {
         });
     }
 
-    /// Until a client reaches all pods of a version, in both networks, and no others.
+    /// Waits until a client reaches exactly the pods of a version, in both networks.
     pub(crate) fn wait_for_version(&self, client: &str, version: &str) {
         self.wait_for_pods(client, &pods_of(version));
     }

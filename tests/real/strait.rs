@@ -1,4 +1,4 @@
-//! Strait as a user starts it: the built binary in the namespace `hub`, and its admin pages.
+//! Strait as a user starts it: the built binary in the namespace `hub`, and its admin API.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,18 +14,18 @@ use crate::netns::Netns;
 use crate::process::Process;
 use crate::wait;
 
-/// The program under test: the one that cargo built beside this test, unless `STRAIT_REAL_PROGRAM` names another
-/// (a release build, say).
+/// Returns the program under test: the binary that cargo built with this test, unless
+/// `STRAIT_REAL_PROGRAM` names another one, such as a release build.
 fn program() -> String {
     std::env::var("STRAIT_REAL_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_strait").to_owned())
 }
 
-/// The agent that cargo built beside it.
+/// Returns the agent that cargo built in the same folder.
 pub(crate) fn agent_program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_strait")).with_file_name("strait-agent")
 }
 
-/// A running control plane. SIGKILL on drop.
+/// A running control plane. Killed with SIGKILL on drop.
 pub(crate) struct Strait {
     process: Option<Process>,
     addresses: Addresses,
@@ -33,30 +33,31 @@ pub(crate) struct Strait {
     hub: Rc<Netns>,
     logs: PathBuf,
     state: PathBuf,
-    /// The policy file of whoever has one.
+    /// The policy file, if the scenario uses one.
     policy: PathBuf,
-    /// What it is started with beside that of the rig.
+    /// Additional environment variables.
     environment: Vec<(String, String)>,
     starts: usize,
 }
 
-/// The one line on stdout.
+/// The line on stdout.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Addresses {
     xds: String,
     admin: String,
 }
 
-/// How many control planes there were in this run.
+/// The number of control planes created in this run.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
 impl Strait {
-    /// `strait serve` with `arguments`, a state folder of this run, and an admin port of its choice.
+    /// Starts `strait serve` with `arguments`, a state folder of this run, and an admin port that
+    /// it chooses.
     pub(crate) fn start(host: &Host, hub: &Rc<Netns>, arguments: Vec<String>) -> Self {
         Self::start_with(host, hub, arguments, Vec::new())
     }
 
-    /// The same in an environment that has more.
+    /// Starts it with additional environment variables, like [`Self::start`].
     pub(crate) fn start_with(
         host: &Host,
         hub: &Rc<Netns>,
@@ -64,7 +65,7 @@ impl Strait {
         environment: Vec<(String, String)>,
     ) -> Self {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        // What one keeps of a cluster is not another's.
+        // Each control plane has its own state folder.
         let state = host.subfolder(&format!("strait-state-{number}"));
         let mut strait = Self {
             process: None,
@@ -82,7 +83,7 @@ impl Strait {
         strait
     }
 
-    /// Starts it and reads where it listens.
+    /// Starts the process and reads its addresses.
     pub(crate) fn launch(&mut self) {
         let mut command = self.hub.command(program());
         command.arg("serve").args(&self.arguments).arg("--state-dir").arg(&self.state);
@@ -102,16 +103,16 @@ impl Strait {
         self.process = Some(process);
     }
 
-    /// What its policy says from now on.
+    /// Replaces the rules of its policy.
     pub(crate) fn set_policy(&self, rules: &str) {
         let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{rules}\n");
         let beside = self.policy.with_extension("new");
         std::fs::write(&beside, text).expect("written");
-        // At once as a whole.
+        // Replaced atomically.
         std::fs::rename(&beside, &self.policy).expect("renamed");
     }
 
-    /// SIGKILL, as the worst of all restarts begins.
+    /// Kills it with SIGKILL, so that it cannot shut down cleanly.
     pub(crate) fn kill(&mut self) {
         self.process = None;
     }
@@ -122,7 +123,7 @@ impl Strait {
         });
     }
 
-    /// HOST:PORT of the ADS server.
+    /// Returns the HOST:PORT of the ADS server.
     pub(crate) fn xds(&self) -> &str {
         &self.addresses.xds
     }
@@ -135,18 +136,18 @@ impl Strait {
         Ok(answer.as_str().unwrap_or_default().to_owned())
     }
 
-    /// An admin page's JSON.
+    /// Returns the JSON of an admin page.
     pub(crate) fn try_json(&self, path: &str) -> Result<Value, String> {
         let text = self.try_get(path)?;
         serde_json::from_str(&text).map_err(|error| format!("{error} in {text}"))
     }
 
-    /// [`Self::try_json`] of a page that must be there.
+    /// Returns the JSON of an admin page, and panics on errors.
     pub(crate) fn json(&self, path: &str) -> Value {
         self.try_json(path).unwrap_or_else(|fact| panic!("{path}: {fact}; {}", self.last_words()))
     }
 
-    /// The state of a member cluster, as `/debug/clusters` names it.
+    /// Returns the state of a member cluster in `/debug/clusters`.
     pub(crate) fn cluster_state(&self, cluster: &str) -> Result<String, String> {
         let clusters = self.try_json("/debug/clusters")?;
         let entry = clusters.as_array().into_iter().flatten().find(|entry| entry["id"] == cluster);
@@ -161,7 +162,7 @@ impl Strait {
         });
     }
 
-    /// Waits until a file of the state folder holds what is known of a cluster now: kept since `change`.
+    /// Waits until the state folder contains a file of the cluster that was written after `change`.
     pub(crate) fn wait_until_remembered(&self, cluster: &str, change: SystemTime) {
         let kept_since = || -> std::io::Result<bool> {
             for file in std::fs::read_dir(self.state.join("lkg"))? {
@@ -182,7 +183,7 @@ impl Strait {
         });
     }
 
-    /// A command of an operator beside it, to its end; it must succeed.
+    /// Runs a command of the CLI with this server to its end. Panics if it fails.
     pub(crate) fn run(&self, words: &[&str]) {
         let mut command = self.hub.command(program());
         command.args(words).args(["--server", &format!("http://{}", self.addresses.admin)]);
@@ -197,7 +198,7 @@ impl Strait {
     }
 }
 
-/// Runs `strait` to its end, as a user on a shell would; its stdout.
+/// Runs `strait` to its end, as in a shell, and returns its stdout.
 pub(crate) fn command(arguments: &[&str]) -> String {
     let output =
         Command::new(program()).args(arguments).output().expect("the program under test runs");

@@ -1,6 +1,6 @@
-//! What becomes of connections while workloads begin and cease to take mTLS: by the label of a pod, by that of a
-//! WorkloadEntry, and a whole locality at once. One pod beside them has no proxy at all, so that whoever speaks mTLS to it
-//! by mistake loses a request.
+//! Connections while workloads start and stop accepting mTLS: by the label of a pod, by the label
+//! of a WorkloadEntry, and in a whole locality at once. One pod has no proxy, so mTLS to it by
+//! mistake loses a request.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ const HOST: &str = "modes.shop.svc.cluster.local";
 const POD_1: &str = "modes-1";
 const POD_2: &str = "modes-2";
 const MACHINE: &str = "modes-machine";
-/// Those behind a sidecar, which takes both mTLS and plain text.
+/// The workloads behind a sidecar, which accepts both mTLS and plain text.
 const BOTH: [(&str, &str); 3] =
     [(POD_1, "10.10.1.21"), (POD_2, "10.10.1.22"), (MACHINE, "10.10.1.24")];
 /// The pod without a proxy.
 const PLAIN: (&str, &str) = ("modes-plain", "10.10.1.23");
-/// Two minor versions, and both forms of the protocol.
+/// Two minor versions, and both variants of the protocol.
 const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
 
-/// Which of [`BOTH`] take mTLS.
+/// Whether each of [`BOTH`] accepts mTLS.
 type Modes = BTreeMap<&'static str, bool>;
 
 pub(crate) fn run(world: &mut World, host: &Host) {
@@ -95,7 +95,8 @@ fn http() -> Load {
     Load::http(&format!("{}:80", vip("a", 13)), HOST, 1)
 }
 
-/// The service, its pods and its machine. All but the pod without a proxy are in one locality.
+/// Returns the service, its pods and its machine. All except the pod without a proxy are in one
+/// locality.
 fn objects(modes: &Modes) -> Vec<Value> {
     let service = service("shop", "modes", &vip("a", 13), &PORTS);
     let labels = |name: &str, zone: &str| {
@@ -125,16 +126,17 @@ fn objects(modes: &Modes) -> Vec<Value> {
 }
 
 impl World {
-    /// A load in that client's pod, for as long as all the changes take at most.
+    /// Starts a load in a client's pod, for the maximum duration of all changes.
     pub(crate) fn load_of(&self, client: &str, load: &Load) -> Process {
         let kind = if load.host.is_some() { "http" } else { "tcp" };
         let name = format!("load-{}-{kind}", client.replace('/', "-"));
         load.clone().lasting(40).spawn(self.pod(client), &self.folder, &name)
     }
 
-    /// Until a client's Envoy knows where connections to the service go. Before that it passes them on to the VIP, where
-    /// nobody is, and for two minutes the kernel knows each as one that isn't redirected: a later connection from the same
-    /// port would go out beside Envoy, and end with ENETUNREACH.
+    /// Waits until a client's Envoy has a listener for the service. Without it, connections would
+    /// go to the unused VIP, and for two minutes conntrack would treat their ports as not
+    /// redirected: a later connection from the same port would bypass Envoy and end with
+    /// ENETUNREACH.
     fn wait_for_listener(&self, client: &str) {
         let address = tcp().address;
         wait::until(PROPAGATION, &format!("{client} listens for {address}"), || {
@@ -143,7 +145,8 @@ impl World {
         });
     }
 
-    /// Until all new connections that a workload is sent by anybody are what it takes: mTLS, or none of them.
+    /// Waits until all new connections to each workload have the expected mode: all with mTLS, or
+    /// none.
     fn wait_for_modes(&self, modes: &Modes) {
         for (name, takes_it) in modes {
             let counts = || {
@@ -163,7 +166,7 @@ impl World {
                 }
                 let now = counts();
                 let (mtls, all) = (now.0 - before.0, now.1 - before.1);
-                // What other loads have under way is counted as a connection before it has shaken hands.
+                // Connections of other loads are counted before their handshake is complete.
                 let as_wanted =
                     if *takes_it { mtls > 0 && all.abs_diff(mtls) <= 4 } else { mtls == 0 };
                 if as_wanted && all > 0 { Ok(()) } else { Err(format!("{mtls} of {all} by mTLS")) }

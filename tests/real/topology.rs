@@ -1,4 +1,5 @@
-//! The network of the rig. Two networks use the same pod addresses; only gateways have a leg in both worlds.
+//! The network of the rig. Two networks use the same pod addresses; only gateways are in a network
+//! and in the transit network.
 //!
 //! ```text
 //!  hub 172.30.0.1 (etcd, API servers, Strait)
@@ -9,7 +10,7 @@
 //!   +-- gateway-b .21 ----------------  10.10.0.2
 //! ```
 //!
-//! Pods have a default route, so that a VIP is routable before the redirection catches it.
+//! Pods have a default route, so that a VIP is routable before it is redirected.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -36,7 +37,7 @@ fn router_address(network: &str) -> &'static str {
     if network == "a" { "172.30.0.10" } else { "172.30.0.20" }
 }
 
-/// The hub and the routers; pods and gateways are plugged in.
+/// The hub and the routers; pods and gateways are connected to them.
 pub(crate) struct Topology {
     label: &'static str,
     routers: BTreeMap<&'static str, Netns>,
@@ -44,7 +45,7 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// Both networks, empty. `label` keeps the namespaces of two topologies apart.
+    /// Creates both networks without pods. `label` distinguishes the namespaces of two topologies.
     pub(crate) fn create(label: &'static str) -> Self {
         let hub = Netns::create(&format!("{label}-hub"));
         hub.bridge(BRIDGE, &format!("{HUB}/{TRANSIT_PREFIX}"));
@@ -63,24 +64,26 @@ impl Topology {
         Self { label, routers: ["a", "b"].map(router).into(), hub: Rc::new(hub) }
     }
 
-    /// A pod's namespace with the redirection of a sidecar.
+    /// Creates a pod's namespace with the redirection of a sidecar.
     pub(crate) fn pod(&self, network: &str, name: &str, address: &str) -> Rc<Netns> {
         let pod = self.plug(network, name, address);
         pod.redirect_to_sidecar();
         Rc::new(pod)
     }
 
-    /// A pod's namespace outside the mesh: nothing is redirected.
+    /// Creates a pod's namespace outside the mesh, without redirection.
     pub(crate) fn stranger(&self, network: &str, name: &str, address: &str) -> Netns {
         self.plug(network, name, address)
     }
 
-    /// The east-west gateway's namespace: a leg in its network, a leg in the transit network, no redirection.
+    /// Creates the east-west gateway's namespace, with interfaces in its network and in the transit
+    /// network, without redirection.
     pub(crate) fn gateway(&self, network: &str) -> Rc<Netns> {
         self.gateway_at(network, "gateway", GATEWAY_POD_ADDRESS, gateway_address(network))
     }
 
-    /// The same of another one: its address in its network, and that in the transit network.
+    /// Creates the namespace of another gateway, with its address in its network and the one in the
+    /// transit network.
     pub(crate) fn gateway_at(
         &self,
         network: &str,

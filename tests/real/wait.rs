@@ -1,8 +1,8 @@
-//! Waiting for a condition, with a limit. The only place of the rig that sleeps.
+//! Waiting for a condition, with a time limit. This is the only place of the rig that sleeps.
 
 use std::time::{Duration, Instant};
 
-/// Polls `probe` until it answers `Ok`, and panics with its last `Err` once `limit` is over.
+/// Polls `probe` until it returns `Ok`. Panics with its last `Err` after `limit`.
 pub(crate) fn until<T>(
     limit: Duration,
     what: &str,
@@ -20,7 +20,8 @@ pub(crate) fn until<T>(
     }
 }
 
-/// Lets time pass where passing time is the scenario itself (an API server that stays away for a minute).
+/// Sleeps, for scenarios in which the passing time matters (an API server that is down for a
+/// minute).
 #[expect(
     clippy::disallowed_methods,
     reason = "the rig is synchronous: there is no worker to block"

@@ -1,4 +1,4 @@
-//! What becomes of an upstream cluster that waits for its assignment when the stream breaks.
+//! An upstream cluster that waits for its assignment when the stream breaks.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) fn broken_stream(host: &Host) {
     let mut envoy = start(host, &netns, "warming", bootstrap());
     envoy.wait_until_live(LIMIT);
     wait::until(LIMIT, "the stream breaks", || says(ADS_BROKEN));
-    // Envoy says that it has the assignment: by that alone nobody would know that the cluster waits.
+    // Envoy reports that it has the assignment, which alone does not show that the cluster waits.
     wait::until(LIMIT, "Envoy comes back", || says(ADS_LISTED));
     wait::until(LIMIT, "the changed cluster is in use", || {
         let active = envoy.config_dump("?resource=dynamic_active_clusters");

@@ -1,6 +1,6 @@
-//! The mesh of all scenarios: clusters a and b on networks net-a and net-b, a service whose pods live in both, their
-//! gateways, and clients in a (one speaks Delta, one SotW, one is an older Envoy). Cluster a is the config cluster; b is a member by
-//! a Secret as Istio makes it.
+//! The mesh of all scenarios: clusters a and b on networks net-a and net-b, a service with pods in
+//! both, their gateways, and clients in a (one with Delta, one with SotW, one with an older Envoy).
+//! Cluster a is the config cluster; b is a member by a Secret in Istio's format.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,54 +23,55 @@ use crate::strait::{self, Strait};
 use crate::topology::{GATEWAY_POD_ADDRESS, HUB, Topology, gateway_address};
 use crate::{mode_rollout, wait};
 
-/// Where Strait's own objects and the gateways live.
+/// The namespace of Strait's own objects and of the gateways.
 pub(crate) const SYSTEM: &str = "strait-system";
-/// How long the data of a cluster outlives its Secret here.
+/// The removal grace of clusters in this world.
 pub(crate) const GRACE: Duration = Duration::from_secs(4);
 /// The service with pods in both clusters, at its VIP in cluster a.
 pub(crate) const ECHO_VIP: &str = "10.91.0.10";
-/// The service whose pod has somebody else's certificate.
+/// The service whose pod has a certificate of another account.
 pub(crate) const IMPOSTER_VIP: &str = "10.91.0.11";
 const IMPOSTER_POD: (&str, &str) = ("imposter-1", "10.10.1.11");
-/// Pods of the echo service by cluster; pods of the two have the same names and addresses.
+/// Pods of the echo service by cluster. The pods of both clusters have the same names and
+/// addresses.
 pub(crate) const ECHO_PODS: [(&str, &[(&str, &str)]); 2] = [
     ("a", &[("echo-1", "10.10.1.1"), ("echo-2", "10.10.1.2"), ("echo-3", "10.10.1.3")]),
     ("b", &[("echo-1", "10.10.1.1"), ("echo-2", "10.10.1.2")]),
 ];
 
-/// Who calls, in cluster a.
+/// The calling pods, in cluster a.
 pub(crate) const CLIENT_PODS: [(&str, &str); 3] =
     [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT];
 
-/// The service with one pod, which calls it itself.
+/// The service with one pod, which calls itself.
 pub(crate) const SOLO_VIP: &str = "10.91.0.12";
 pub(crate) const SOLO_POD: (&str, &str) = ("solo-1", "10.10.1.12");
 
 const OLD_CLIENT: (&str, &str) = ("client-old", "10.10.0.12");
 
-/// Ports of every application.
+/// The ports of every application.
 pub(crate) const PORTS: [(&str, u16, u16); 2] = [("http", 80, HTTP_PORT), ("tcp", 9000, TCP_PORT)];
 
 const XDS_PORT: u16 = 15012;
 const GATEWAY_PORT: u16 = 15443;
 const SECRET: &str = "istio-remote-secret-b";
 
-/// Everything, running. Fields drop in this order: Envoys before what they talk to, namespaces last.
+/// All running components. Fields drop in this order: Envoys before their peers, namespaces last.
 pub(crate) struct World {
     pub(crate) envoys: BTreeMap<String, Envoy>,
     _echoes: Vec<Process>,
     pub(crate) strait: Strait,
-    /// A Consul whose instances are in net-a, where there is one on this machine.
+    /// A Consul with instances in net-a, if this machine has one.
     pub(crate) consul: Option<Agent>,
     pub(crate) apiservers: BTreeMap<&'static str, Apiserver>,
     pub(crate) ca: Authority,
     pub(crate) pods: BTreeMap<String, Rc<Netns>>,
     pub(crate) topology: Topology,
-    /// Where scenarios leave files of their own.
+    /// The folder for files of scenarios.
     pub(crate) folder: PathBuf,
 }
 
-/// A proxy of the world, as its bootstrap needs it.
+/// A proxy of the world, with the parameters of its bootstrap.
 pub(crate) struct Proxy<'a> {
     pub(crate) cluster: &'a str,
     pub(crate) kind: &'a str,
@@ -79,12 +80,12 @@ pub(crate) struct Proxy<'a> {
     pub(crate) service_account: &'a str,
     pub(crate) app: &'a str,
     pub(crate) ip: &'a str,
-    /// `delta`, `sotw`, or `vhds`: Delta with virtual hosts one by one.
+    /// `delta`, `sotw`, or `vhds`: Delta with single virtual hosts.
     pub(crate) protocol: &'a str,
 }
 
 impl<'a> Proxy<'a> {
-    /// An east-west gateway.
+    /// Returns an east-west gateway.
     pub(crate) fn gateway(cluster: &'a str, name: &'a str, ip: &'a str) -> Self {
         Self {
             cluster,
@@ -98,7 +99,7 @@ impl<'a> Proxy<'a> {
         }
     }
 
-    /// The sidecar of a pod of an application, which has the application's account.
+    /// Returns the sidecar of an application's pod, with the application's account.
     pub(crate) fn sidecar(cluster: &'a str, name: &'a str, app: &'a str, ip: &'a str) -> Self {
         Self {
             cluster,
@@ -114,7 +115,7 @@ impl<'a> Proxy<'a> {
 }
 
 impl World {
-    /// Brings all of it up, and returns when every Envoy is live.
+    /// Starts everything, and returns when every Envoy is live.
     pub(crate) fn create(host: &Host) -> Self {
         let topology = Topology::create("mesh");
         let ca = Authority::create(&host.subfolder("ca"), "rig");
@@ -182,7 +183,7 @@ impl World {
         }
     }
 
-    /// A pod that answers in the name of one service account with the certificate of another.
+    /// Starts a pod that responds for one service account with the certificate of another.
     fn start_imposter(&mut self, host: &Host) {
         let (name, ip) = IMPOSTER_POD;
         let netns = self.topology.pod("b", name, ip);
@@ -206,7 +207,7 @@ impl World {
         self.start_proxy(host, &host.envoy, &proxy, netns);
     }
 
-    /// [`Self::start_sidecar`] with an Envoy of that version.
+    /// Starts a sidecar with another Envoy, like [`Self::start_sidecar`].
     pub(crate) fn start_sidecar_of(
         &mut self,
         host: &Host,
@@ -242,12 +243,12 @@ impl World {
         self._echoes.push(echo(host, netns, name, cluster));
     }
 
-    /// The namespace of a pod, by `cluster/name`.
+    /// Returns the namespace of a pod, by `cluster/name`.
     pub(crate) fn pod(&self, key: &str) -> &Netns {
         self.pods.get(key).unwrap_or_else(|| panic!("no pod {key}"))
     }
 
-    /// The Envoy of a pod, by `cluster/name`.
+    /// Returns the Envoy of a pod, by `cluster/name`.
     pub(crate) fn envoy(&self, key: &str) -> &Envoy {
         self.envoys.get(key).unwrap_or_else(|| panic!("no Envoy {key}"))
     }
@@ -256,7 +257,7 @@ impl World {
         self.apiservers.get_mut(cluster).unwrap_or_else(|| panic!("no cluster {cluster}"))
     }
 
-    /// How many Envoys have their configuration from Strait.
+    /// Returns the number of Envoys with configuration from Strait.
     pub(crate) fn dynamic_envoys(&self) -> usize {
         self.envoys.keys().filter(|key| !key.contains("imposter")).count()
     }
@@ -266,22 +267,22 @@ impl World {
         ask(self.pod("a/client"), load)
     }
 
-    /// What any Envoy has to complain of.
+    /// Returns the problems of all Envoys.
     pub(crate) fn complaints(&self) -> Vec<String> {
         self.envoys.values().flat_map(Envoy::complaints).collect()
     }
 
-    /// Makes cluster b a member, as `istioctl create-remote-secret` writes it.
+    /// Makes cluster b a member, with a Secret as `istioctl create-remote-secret` writes it.
     pub(crate) fn add_member(&self) {
         self.add_member_with(&self.apiservers["b"].reader_kubeconfig());
     }
 
-    /// The same with another kubeconfig.
+    /// Makes cluster b a member with another kubeconfig.
     pub(crate) fn add_member_with(&self, kubeconfig: &str) {
         self.apiservers["a"].apply(&[member_secret(kubeconfig)]);
     }
 
-    /// Takes cluster b's Secret away.
+    /// Deletes cluster b's Secret.
     pub(crate) fn remove_member(&self) {
         self.apiservers["a"]
             .requests(&[Request::delete(&format!("/api/v1/namespaces/{SYSTEM}/secrets/{SECRET}"))]);
@@ -341,14 +342,14 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         apiservers[cluster].apply(&objects);
     }
     apiservers["a"].apply(&[member_secret(&apiservers["b"].reader_kubeconfig())]);
-    // Its kind has only just been made known.
+    // The definition of its kind was created just before.
     let first: Vec<_> = Request::apply(&mode_rollout::from_the_beginning()).into_iter().collect();
     wait::until(Duration::from_secs(20), "PeerAuthentications are served", || {
         apiservers["a"].try_requests(&first).map(drop)
     });
 }
 
-/// A service with its pods and slice.
+/// Returns a service with its pods and slice.
 pub(crate) fn application(name: &str, vip: String, pods: &[(&str, &str)]) -> Vec<Value> {
     let service = service("shop", name, &vip, &PORTS);
     let endpoints: Vec<_> =
@@ -360,7 +361,7 @@ pub(crate) fn application(name: &str, vip: String, pods: &[(&str, &str)]) -> Vec
     objects
 }
 
-/// A service's VIP in a cluster.
+/// Returns a service's VIP in a cluster.
 pub(crate) fn vip(cluster: &str, last: u8) -> String {
     format!("10.{}.0.{last}", if cluster == "a" { 91 } else { 92 })
 }
@@ -393,7 +394,7 @@ pub(crate) fn member_secret(kubeconfig: &str) -> Value {
     })
 }
 
-/// The bootstrap that `strait proxy bootstrap` prints, in a file.
+/// Writes the bootstrap that `strait proxy bootstrap` prints to a file, and returns its path.
 pub(crate) fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery: &str) -> PathBuf {
     let network = format!("net-{}", proxy.cluster);
     let labels = [format!("app={}", proxy.app), "security.istio.io/tlsMode=istio".to_owned()];

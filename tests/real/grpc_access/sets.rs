@@ -1,22 +1,24 @@
-//! The policy sets of the matrix, as tables. Policies are written short: `ACTION[ dry-run][ root]`, with its rules, or with
-//! its whole `spec` where more is in it; that of namespace `shop`, or of the root namespace.
+//! The policy sets of the matrix, as tables. Policies have a short notation: `ACTION[ dry-run][
+//! root]` with their rules, or with the whole `spec` if they need more. They are in namespace
+//! `shop` or in the root namespace.
 
-/// Policies, and what they come to on a server that is gRPC's own library.
+/// Policies, and their effect on a server that uses a gRPC library.
 pub(super) struct PolicySet {
     pub(super) name: &'static str,
-    /// What was there before them, and was read; nothing where it is empty.
+    /// The previous, valid policies; empty if there are none.
     pub(super) before: &'static str,
     pub(super) policies: &'static str,
-    /// What holds, in words that the evaluator knows; the policies themselves where it is empty.
+    /// The effective rules in the evaluator's notation; empty if they are the policies themselves.
     pub(super) holds: &'static str,
-    /// What would hold by the mistake that the set is about: some of the calls must tell both apart.
+    /// The effective rules under the mistake that the set tests. At least one call must distinguish
+    /// the two.
     pub(super) mistake: &'static str,
 }
 
-/// Policies that hold as they stand, and might be missed altogether.
+/// Policies that apply as written. The mistake is to ignore them.
 const PLAIN: PolicySet = PolicySet { name: "", before: "", policies: "", holds: "", mistake: "{}" };
 
-/// What rules can look at.
+/// The attributes that rules can match.
 pub(super) const FIELDS: &[PolicySet] = &[
     PolicySet {
         name: "ALLOW by principals",
@@ -153,7 +155,7 @@ pub(super) const FIELDS: &[PolicySet] = &[
     },
 ];
 
-/// What a library looks at in another way, or not at all, and what can't be read.
+/// Attributes that a library handles differently or ignores, and unreadable policies.
 pub(super) const FLAWS: &[PolicySet] = &[
     PolicySet {
         name: "F-1: a CUSTOM that is only tried never changes an answer",

@@ -1,6 +1,6 @@
-//! An ADS server whose first stream breaks at the worst moment: after a changed upstream cluster, before the
-//! assignment that the cluster waits for. What it sends is Strait's own session; only the break is made here.
-//! Prints a line for each step.
+//! An ADS server whose first stream breaks at the worst moment: after a changed upstream cluster,
+//! before the assignment for which the cluster waits. Strait's own session produces the responses;
+//! only the break is artificial. Prints a line for each step.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,13 +34,13 @@ use strait_xds::list::SharedList;
 use strait_xds::resource::{All, Resource, ResourceSource, ResourceType};
 use strait_xds::session::{ProtocolForm, Session};
 
-/// Where it listens.
+/// The address of the server.
 pub(crate) const ADDRESS: &str = "127.0.0.1:18000";
-/// The upstream cluster it has, and the assignment of that.
+/// The upstream cluster, and the name of its assignment.
 pub(crate) const NAME: &str = "outbound|80||echo.shop.svc.cluster.local";
-/// Said once the stream has been broken.
+/// Printed after the stream was broken.
 pub(crate) const BROKEN: &str = "broke the stream";
-/// Said when Envoy comes back, and lists the assignment it had before.
+/// Printed when Envoy reconnects and lists the assignment that it had before.
 pub(crate) const LISTED: &str = "listed the old assignment";
 
 pub(super) fn serve() -> Result<Value, String> {
@@ -118,7 +118,7 @@ async fn converse(
                 return;
             }
             if source.changed && !broken.load(Ordering::Relaxed) {
-                // The cluster is out; the assignment that follows gets lost.
+                // The cluster has been sent; the assignment after it is lost.
                 println!("{BROKEN}");
                 broken.store(true, Ordering::Relaxed);
                 return;

@@ -1,6 +1,6 @@
-//! A provider that sidecars ask whether a request or a connection may pass: over HTTP on port 8080, over gRPC on port 9191. It lets in
-//! what ends with /ok, and whatever connection of a workload that it knows; what it lets in it marks with who asked, as the
-//! sidecar in front of it says. Ends with its namespace.
+//! A provider of external authorization: over HTTP on port 8080, over gRPC on port 9191. It allows
+//! paths that end with /ok, and all connections of workloads that it knows. It adds the caller's
+//! identity, as reported by its own sidecar, to allowed requests. Ends with its namespace.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,14 +13,14 @@ use strait_proto::envoy::envoy::service::auth::v3 as auth;
 use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
 use strait_proto::envoy::google::rpc::Status;
 
-/// Where it speaks gRPC; HTTP where all applications do.
+/// The gRPC port. The HTTP port is that of all applications.
 pub(crate) const GRPC_PORT: u16 = 9191;
-/// The header in which what it lets in says who asked: `URI=…` of the asking workload.
+/// The header of allowed requests with the asking workload: `URI=…`.
 pub(crate) const ASKED_BY: &str = "x-asked-by";
-/// And which of several providers was asked.
+/// The header with the provider that responded.
 pub(crate) const ANSWERED_BY: &str = "x-answered-by";
 
-/// In which a sidecar says whom it let in.
+/// The header in which a sidecar reports the identity of a client.
 const CLIENT: &str = "x-forwarded-client-cert";
 
 pub(super) fn serve(name: &str) -> Result<Value, String> {
@@ -49,13 +49,13 @@ fn lets_in(path: &str) -> bool {
     path.ends_with("/ok")
 }
 
-/// The `URI=…` in what the sidecar says of whoever asks.
+/// Returns the `URI=…` in the sidecar's header about the asking workload.
 fn asker(client: &str) -> String {
     let uri = client.split([';', ',']).find(|part| part.starts_with("URI="));
     uri.unwrap_or("nobody").to_owned()
 }
 
-/// Requests on one connection, each of which is about a request to a workload.
+/// Answers requests on one connection, each of which is about a request to a workload.
 fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {

@@ -1,6 +1,7 @@
-//! The application in each pod: says who and where it is, and what it was sent. Port 9000 answers one line per
-//! connection, port 8080 speaks HTTP/1.1, takes a second for what begins with /slow, and fails for /down/CLUSTER in that cluster; it
-//! opens a WebSocket where it is asked to, answers in it, and closes it. Ends with its namespace.
+//! The application in each pod: it reports its name and cluster, and what it received. Port 9000
+//! answers one line per connection. Port 8080 speaks HTTP/1.1, takes a second for paths that begin
+//! with /slow, and fails for /down/CLUSTER in that cluster. It opens a WebSocket on request,
+//! answers in it, and closes it. Ends with its namespace.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,9 +11,9 @@ use serde_json::{Map, Value, json};
 
 use crate::wait;
 
-/// Where it speaks HTTP.
+/// The HTTP port.
 pub(crate) const HTTP_PORT: u16 = 8080;
-/// Where it answers one line of text with one line of JSON.
+/// The port that answers one line of text with one line of JSON.
 pub(crate) const TCP_PORT: u16 = 9000;
 
 pub(super) fn serve(name: &str, cluster: &str) -> Result<Value, String> {
@@ -36,7 +37,7 @@ fn accept(
 ) {
     std::thread::scope(|scope| {
         for stream in listener.incoming().flatten() {
-            // A client that hangs up early is its own affair.
+            // A client that closes early is ignored.
             scope.spawn(move || answer(stream, who).ok());
         }
     });

@@ -1,4 +1,4 @@
-//! Requests to an API server, by the kube crate.
+//! Requests to an API server, with the kube crate.
 
 use std::io::Read;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::kube::Request;
 
-/// Reads a list of [`Request`]s from stdin, makes them in order, and stops at the first that fails.
+/// Reads a list of [`Request`]s from stdin, sends them in order, and stops at the first failure.
 pub(super) fn requests(kubeconfig: &str) -> Result<Value, String> {
     let mut input = String::new();
     std::io::stdin().read_to_string(&mut input).map_err(|error| error.to_string())?;
@@ -14,7 +14,7 @@ pub(super) fn requests(kubeconfig: &str) -> Result<Value, String> {
     let kubeconfig =
         std::fs::read_to_string(kubeconfig).map_err(|error| format!("{kubeconfig}: {error}"))?;
     let kubeconfig = serde_json::from_str(&kubeconfig).map_err(|error| error.to_string())?;
-    // The API server answers from its own address: no other peer can take part.
+    // The kube crate connects only to the API server's own address.
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| "a provider is installed already")?;

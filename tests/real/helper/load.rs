@@ -1,4 +1,5 @@
-//! A client that makes many requests, each on a new connection or all on a few, and counts who answers.
+//! A client that sends many requests, on new connections or on a few persistent ones, and counts
+//! responses by pod.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,48 +17,48 @@ use crate::netns::Netns;
 use crate::process::Process;
 use crate::wait;
 
-/// What to ask for. Goes to the helper as JSON.
+/// The requests to send. Passed to the helper as JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Load {
     /// Address and port to dial.
     pub(crate) address: String,
-    /// The Host header: HTTP requests. None: one line over TCP.
+    /// The Host header of HTTP requests. `None` sends one line over TCP.
     pub(crate) host: Option<String>,
-    /// How many requests; ends earlier when `seconds` are over.
+    /// The number of requests; fewer if `seconds` pass first.
     pub(crate) requests: usize,
-    /// How many at once.
+    /// The number of concurrent workers.
     pub(crate) concurrency: usize,
-    /// At most so long.
+    /// The maximum duration in seconds.
     pub(crate) seconds: u64,
-    /// Rest between two requests of one worker, in milliseconds.
+    /// The pause between two requests of one worker, in milliseconds.
     pub(crate) pause_ms: u64,
-    /// HTTP: whether each worker keeps its connection.
+    /// Whether each worker keeps its HTTP connection open.
     pub(crate) keep: bool,
-    /// Ends as soon as this file is there.
+    /// The load ends as soon as this file exists.
     pub(crate) until: Option<PathBuf>,
 }
 
-/// What came of it.
+/// The results of a load.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Answers {
-    /// Requests made.
+    /// The number of requests sent.
     pub(crate) requests: usize,
-    /// Answers by `cluster/pod`.
+    /// Responses by `cluster/pod`.
     pub(crate) by: BTreeMap<String, usize>,
-    /// Failures by reason (an HTTP status other than 200 is one).
+    /// Failures by reason. An HTTP status other than 200 is a failure.
     pub(crate) failures: BTreeMap<String, usize>,
-    /// One answer of each pod.
+    /// One response of each pod.
     pub(crate) samples: BTreeMap<String, Value>,
 }
 
 impl Load {
-    /// Begins it in a namespace; its answers are in `NAME.out` of `folder` at its end.
+    /// Starts the load in a namespace. Its results are in `NAME.out` of `folder` at the end.
     pub(crate) fn spawn(&self, netns: &Netns, folder: &Path, name: &str) -> Process {
         let specification = serde_json::to_string(self).expect("plain values");
         Process::spawn(netns.helper_command(&["load", &specification]), folder, name)
     }
 
-    /// `requests` TCP connections.
+    /// Returns a load of `requests` TCP connections.
     pub(crate) fn tcp(address: &str, requests: usize) -> Self {
         Self {
             address: address.into(),
@@ -71,17 +72,17 @@ impl Load {
         }
     }
 
-    /// `requests` HTTP requests for `host`.
+    /// Returns a load of `requests` HTTP requests for `host`.
     pub(crate) fn http(address: &str, host: &str, requests: usize) -> Self {
         Self { host: Some(host.into()), ..Self::tcp(address, requests) }
     }
 
-    /// All over so many connections.
+    /// Sends all requests over this number of persistent connections.
     pub(crate) fn over(self, connections: usize) -> Self {
         Self { concurrency: connections, keep: true, ..self }
     }
 
-    /// As many as fit into so many seconds, some hundred a second.
+    /// Sends requests for this number of seconds, some hundred a second.
     pub(crate) fn lasting(self, seconds: u64) -> Self {
         Self { requests: usize::MAX, concurrency: 2, seconds, pause_ms: 10, ..self }
     }
@@ -127,7 +128,7 @@ impl Answers {
     }
 }
 
-/// A connection that carries one request after the other.
+/// A connection for consecutive requests.
 type Kept = Option<BufReader<TcpStream>>;
 
 fn ask(load: &Load, kept: &mut Kept) -> Result<Value, String> {
@@ -151,7 +152,7 @@ fn ask(load: &Load, kept: &mut Kept) -> Result<Value, String> {
         },
         None => {
             let mut stream = connect(&load.address, timeout)?;
-            // Envoy can't tell that fewer than five bytes are not the beginning of TLS.
+            // Envoy needs at least five bytes to rule out the beginning of TLS.
             stream.write_all(b"who is there?\n").map_err(|error| format!("write: {error}"))?;
             let mut line = String::new();
             BufReader::new(stream)
@@ -166,7 +167,7 @@ fn ask(load: &Load, kept: &mut Kept) -> Result<Value, String> {
     serde_json::from_str(&text).map_err(|error| format!("{error} in {text:?}"))
 }
 
-/// A GET on a connection that stays: (status, body).
+/// Sends a GET on a persistent connection. Returns status and body.
 fn exchange_on(stream: &mut BufReader<TcpStream>, host: &str) -> Result<(u16, String), String> {
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let lost = |error: std::io::Error| format!("on a kept connection: {error}");

@@ -1,4 +1,4 @@
-//! TLS clients with a certificate of the caller's choice: a plain handshake, and an ADS stream.
+//! TLS clients with a chosen certificate: a plain handshake, and an ADS stream.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 };
 use strait_proto::envoy::google::protobuf::{ListValue, Struct, Value as ProtoValue, value::Kind};
 
-/// Whom to dial, and as whom. Goes to the helper as JSON.
+/// The server to dial and the client's certificate. Passed to the helper as JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Caller {
     pub(crate) address: String,
@@ -30,11 +30,11 @@ pub(crate) struct Caller {
     /// Certificate chain and key, in PEM.
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
-    /// For an ADS stream: the node that it claims to be, as `(id, metadata)`.
+    /// For an ADS stream: the claimed node, as `(id, metadata)`.
     pub(crate) node: Option<(String, Map<String, Value>)>,
 }
 
-/// Dials, and answers `{"accepted": …}` or `{"refused": REASON}`.
+/// Dials the server and returns `{"accepted": …}` or `{"refused": REASON}`.
 pub(super) fn call() -> Result<Value, String> {
     let mut input = String::new();
     std::io::stdin().read_to_string(&mut input).map_err(|error| error.to_string())?;
@@ -57,7 +57,8 @@ pub(super) fn call() -> Result<Value, String> {
     })
 }
 
-/// One line to the echo server. In TLS 1.3 a refused client learns of it when it reads.
+/// Sends one line to the echo server. In TLS 1.3 a client learns of its rejection only when it
+/// reads.
 async fn handshake(caller: &Caller) -> Result<Value, String> {
     let mut stream = connect(caller).await?;
     stream.write_all(b"who\n").await.map_err(|error| error.to_string())?;
@@ -67,7 +68,7 @@ async fn handshake(caller: &Caller) -> Result<Value, String> {
     Ok(line.into())
 }
 
-/// Opens a Delta stream for clusters; the number of resources in the first answer.
+/// Opens a Delta stream for clusters and returns the number of resources in the first response.
 async fn ads(
     caller: &Caller,
     (id, metadata): (String, Map<String, Value>),
@@ -87,7 +88,7 @@ async fn ads(
         type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".into(),
         ..DeltaDiscoveryRequest::default()
     };
-    // A stream that stays open behind its first request.
+    // The stream stays open after its first request.
     let requests =
         futures::StreamExt::chain(futures::stream::iter([request]), futures::stream::pending());
     let status = |status: tonic::Status| format!("{:?}: {}", status.code(), status.message());
@@ -142,7 +143,7 @@ fn to_value(value: Value) -> ProtoValue {
     ProtoValue { kind: Some(kind) }
 }
 
-/// These calls ask whether the server takes the client; who the server is does not matter.
+/// Accepts any server, because these calls test whether the server accepts the client.
 #[derive(Debug)]
 struct AnyServer;
 
