@@ -1,4 +1,5 @@
-//! Access policies through the whole server: whom they reach, and what the program says of them.
+//! Access policies through the whole server: the proxies that receive them, and the output of the
+//! program about them.
 
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ fn policy(name: &str, labels: &Value, spec: &Value) -> Value {
     })
 }
 
-/// Waits until a proxy's way in names a rule, or doesn't.
+/// Waits until the inbound listeners of a proxy contain a rule, or don't.
 async fn named_until(client: &XdsClient, rule: &str, named: bool) {
     wait_until(SOON, async || {
         let held = client.held();
@@ -28,7 +29,7 @@ async fn named_until(client: &XdsClient, rule: &str, named: bool) {
     .await;
 }
 
-/// Pods of the registry, so that their labels are facts.
+/// Creates a pod in the registry, so that its labels are known.
 fn pod(east: &Member, name: &'static str, label: &str, ip: &str) -> Proxy {
     east.apply(json!({
         "apiVersion": "v1",
@@ -41,7 +42,7 @@ fn pod(east: &Member, name: &'static str, label: &str, ip: &str) -> Proxy {
 }
 
 #[tokio::test]
-async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
+async fn policy_reaches_only_the_selected_proxies() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let [web, db] = [("web-1", "web", "10.0.0.1"), ("db-1", "db", "10.0.0.2")]
@@ -67,7 +68,7 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     assert_eq!(woken().await, before.map(|before| before + 1), "only whom it selects");
     named_until(&of_db, "policy[deny]", false).await;
 
-    // What the program says of it.
+    // The program's output about it.
     let states = server.admin.json("/debug/config?kind=AuthorizationPolicy").await;
     assert_eq!(
         (&states[0]["state"], &states[0]["proxies"]),
@@ -78,7 +79,7 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     assert!(!text(&found).contains("STR0824"), "all ports of those are HTTP: {}", text(&found));
     assert!(text(&found).contains("config     1 of 1 object in force"), "{}", text(&found));
     let ask = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
-    // As the proxy sees the path.
+    // Paths are normalized as in the proxy.
     for path in ["/admin", "//admin", "/x/../%61dmin?a=b"] {
         let asked = server.strait(&[&ask[..], &["--path", path]].concat()).await;
         assert_eq!(asked.status.code(), Some(2), "{path}: {}", text(&asked));
@@ -93,7 +94,7 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     })
     .await;
 
-    // Broken, it stays what it was.
+    // A broken policy keeps its last valid version.
     let broken = json!({ "action": "DENNY", "rules": [{}] });
     setup.put("deny", &policy("deny", &json!({ "app": "web" }), &broken));
     wait_until(SOON, async || {
@@ -110,8 +111,8 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
     assert_eq!(woken().await, before.map(|before| before + 1), "nobody is given anything else");
 
-    // What would change is told from what is in force, not from what is stored: putting it right changes nothing. Of an
-    // address that two pods are known by nobody could say whose log it is.
+    // Differences are computed against the active version, not the stored one: fixing it changes
+    // nothing. If two pods have the same address, it is unknown which of them a log belongs to.
     pod(&east, "web-2", "web", "10.0.0.3");
     wait_until(SOON, async || {
         let known = server.admin.json("/debug/access").await;
@@ -136,10 +137,11 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     assert_eq!(simulated.status.code(), Some(0), "{}", text(&simulated));
 }
 
-/// F-9: a node proxy lets everybody in to workloads of which it has heard before their policies. None is served, and whom
-/// policies guard is sent them with the first way in.
+/// F-9: a node proxy accepts all connections to workloads that it receives before their policies.
+/// Strait does not serve node proxies, and a guarded proxy receives its policies together with its
+/// first inbound listener.
 #[tokio::test]
-async fn no_proxy_has_a_way_in_before_the_policies_that_guard_it() {
+async fn no_proxy_has_inbound_listeners_before_its_policies() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let web = pod(&east, "web-1", "web", "10.0.0.1");
@@ -169,7 +171,7 @@ async fn no_proxy_has_a_way_in_before_the_policies_that_guard_it() {
     assert!(first.contains("ns[shop]-policy[deny]-rule[0]"), "{first}");
 }
 
-/// How the pods of an app take connections.
+/// Returns the mTLS mode of an app's pods.
 fn mode(mode: &str) -> Value {
     json!({
         "apiVersion": "security.istio.io/v1",
@@ -180,14 +182,14 @@ fn mode(mode: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_policy_is_followed_by_all_when_each_has_accepted_it_and_no_port_goes_on_as_before() {
+async fn policy_is_complete_when_all_proxies_acknowledged_it_and_no_port_uses_the_old_mode() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     let [first, second] = [("web-1", "10.0.0.1"), ("web-2", "10.0.0.2")]
         .map(|(name, ip)| pod(&east, name, "web", ip));
     let setup = Setup::new();
     setup.join(&[&east]);
-    // What is there at the start nobody has to learn.
+    // A policy that exists at the start needs no acknowledgement.
     setup.put("mode", &mode("DISABLE"));
     let server = setup.start_ready().await;
     wait_until(SOON, async || {
@@ -227,7 +229,7 @@ async fn a_policy_is_followed_by_all_when_each_has_accepted_it_and_no_port_goes_
     let expected = json!({ "to": "STRICT", "by": "PeerAuthentication shop/mode", "until": until });
     assert_eq!((&mode["value"], &mode["transition"]), (&json!("PERMISSIVE"), &expected));
 
-    // One proxy takes nothing of another policy.
+    // One proxy rejects another policy.
     let rules = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
     setup.put("deny", &policy("deny", &json!({ "app": "web" }), &rules));
     let some = "AuthorizationPolicy shop/deny: inForce, acknowledged by 1 of 2 proxies";
@@ -236,7 +238,7 @@ async fn a_policy_is_followed_by_all_when_each_has_accepted_it_and_no_port_goes_
 }
 
 #[tokio::test]
-async fn the_address_of_a_caller_behind_a_gateway_is_no_condition() {
+async fn rule_about_addresses_ignores_callers_behind_a_gateway() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n2", "198.18.0.2").await;
     east.serve("web", &["10.0.0.1"]);

@@ -1,5 +1,5 @@
-//! A stand-in for Istio's agent and its Envoy, in both forms of the protocol: one start message by message, and what comes
-//! after it. Who it is and what refuses it is in `tokens.rs`.
+//! A stand-in for Istio's agent and its Envoy, in both variants of the protocol: one start message
+//! by message, and the messages after it. `tokens.rs` tests its identity and rejected tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -28,29 +28,29 @@ use strait_xds_client::channel;
 const AGENT_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
 const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
 const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
-/// Of which there is nothing: whoever asks is answered so behind all that was said before.
+/// A type without resources. The response to it arrives after all earlier responses.
 const UNKNOWN: &str = "type.googleapis.com/istio.security.Authorization";
 const FORMS: [ProtocolForm; 2] = [ProtocolForm::Sotw, ProtocolForm::Delta];
 
-/// What one side says of a type, whatever the form.
+/// A message of one side about a type, independent of the variant.
 #[derive(Debug, Default)]
 struct Said {
     type_url: String,
-    /// Names that are asked for, or that have gone.
+    /// Subscribed names, or removed names.
     names: Vec<String>,
-    /// What is held, with versions, or is sent: by name, the version and the message.
+    /// Known resources, or sent ones: version and message by name.
     resources: BTreeMap<String, (String, Vec<u8>)>,
     version: String,
     nonce: String,
 }
 
-/// What an Envoy holds of each type.
+/// The resources that an Envoy has, by type.
 type Holdings = BTreeMap<&'static str, Held>;
 
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Held {
     resources: BTreeMap<String, (String, Vec<u8>)>,
-    /// The last version that was taken (SotW).
+    /// The last accepted version (SotW).
     version: String,
 }
 
@@ -64,7 +64,7 @@ enum Responses {
     Delta(Streaming<DeltaDiscoveryResponse>),
 }
 
-/// The stream of an agent, which passes on what its Envoy says and slips in what it asks itself.
+/// The stream of an agent, which forwards the messages of its Envoy and adds its own requests.
 struct AgentStream {
     requests: Requests,
     responses: Responses,
@@ -125,7 +125,7 @@ impl AgentStream {
         }
     }
 
-    /// Asks for a type, of which that is held.
+    /// Subscribes to a type, with the resources that the client has.
     async fn ask(&self, type_url: &str, names: &[String], held: &Held, node: Option<Node>) {
         let said = Said {
             type_url: type_url.to_owned(),
@@ -137,7 +137,7 @@ impl AgentStream {
         self.say(said, node, None).await;
     }
 
-    /// The next response.
+    /// Returns the next response.
     async fn hear(&mut self) -> Said {
         let in_time = async {
             match &mut self.responses {
@@ -176,11 +176,11 @@ impl AgentStream {
         tokio::time::timeout(SOON, in_time).await.expect("in time")
     }
 
-    /// The next response of a type, acknowledged as whoever asked does; all others on the way are as well.
+    /// Returns the next response of a type, and acknowledges it and all responses before it.
     async fn hear_of(&mut self, type_url: &str, asked: &BTreeMap<&str, Vec<String>>) -> Said {
         loop {
             let heard = self.hear().await;
-            // Of nothing an agent has nothing to acknowledge.
+            // An agent does not acknowledge empty responses.
             if heard.type_url != AGENT_CONFIG || !heard.resources.is_empty() {
                 let names = match self.requests {
                     Requests::Sotw(_) => asked.get(&*heard.type_url).cloned().unwrap_or_default(),
@@ -202,14 +202,14 @@ impl AgentStream {
     }
 }
 
-/// The name of a resource, which its message has.
+/// Returns the name of a resource, from its message.
 fn name_of(type_url: &str, body: &[u8]) -> String {
     let Ok(json) = strait_proto::json::to_json(type_url, body) else { return String::new() };
     let name = json["name"].as_str().or_else(|| json["cluster_name"].as_str());
     name.unwrap_or_default().to_owned()
 }
 
-/// The node as Istio's agent writes it.
+/// Returns the node as Istio's agent writes it.
 fn node(agent: &Agent) -> Node {
     let mut node = agent.proxy.node();
     let text = |text: &str| ProtoValue { kind: Some(Kind::StringValue(text.to_owned())) };
@@ -227,7 +227,8 @@ fn node(agent: &Agent) -> Node {
     node
 }
 
-/// One start, message by message; what Envoy holds then. `held` is what it had before.
+/// Runs one start, message by message, and returns the resources that Envoy has then. `held` are
+/// the resources that it had before.
 async fn start(
     agent: &Agent,
     server: &Server,
@@ -255,7 +256,7 @@ async fn start(
         sent += heard.resources.len();
         now.insert(kind, taken(had(kind), form, heard));
     }
-    // What the agent slips in has no node, and no answer holds up Envoy.
+    // The agent's own requests have no node, and no response to them delays Envoy.
     for kind in [names, AGENT_CONFIG, HEALTH] {
         stream.ask(kind, &[], &nothing, None).await;
     }
@@ -284,10 +285,10 @@ async fn start(
     (stream, now, sent)
 }
 
-/// What is held once that has been taken.
+/// Returns the resources that a client has after a response.
 fn taken(held: &Held, form: ProtocolForm, heard: Said) -> Held {
     let mut resources = match (form, &*heard.type_url) {
-        // Complete, for a type that is watched as a whole.
+        // Complete, for a type with a wildcard subscription.
         (ProtocolForm::Sotw, kind)
             if kind == ResourceType::Cluster.url() || kind == ResourceType::Listener.url() =>
         {
@@ -302,13 +303,13 @@ fn taken(held: &Held, form: ProtocolForm, heard: Said) -> Held {
     Held { resources, version: heard.version }
 }
 
-/// The assignment that an upstream cluster needs.
+/// Returns the assignment that an upstream cluster needs.
 fn of_eds(cluster: &Value) -> Vec<String> {
     let is_eds = cluster["type"] == json!("EDS");
     is_eds.then(|| cluster["name"].as_str().expect("a name").to_owned()).into_iter().collect()
 }
 
-/// The routes that a listener needs.
+/// Returns the routes that a listener needs.
 fn of_rds(listener: &Value) -> Vec<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![listener];
@@ -326,7 +327,7 @@ fn of_rds(listener: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_agent_starts_with_nothing_but_its_token_in_either_form() {
+async fn agent_starts_with_only_its_token_in_both_variants() {
     for form in FORMS {
         let (setup, east, server) = running().await;
         let agent = Agent::of(&east);
@@ -337,19 +338,20 @@ async fn an_agent_starts_with_nothing_but_its_token_in_either_form() {
         assert!(clusters.contains_key(&outbound("web")), "{form:?}: {:?}", clusters.keys());
         assert!(held[ResourceType::Listener.url()].resources.contains_key("virtualInbound"));
 
-        // Envoy asks for the configuration of filters by name. Of none that isn't there it is told that it has gone.
+        // Envoy subscribes to filter configurations by name. A missing one is reported as removed.
         let nothing = Held::default();
         stream.ask(EXTENSION, &["wasm".to_owned()], &nothing, None).await;
         let heard = stream.hear_of(EXTENSION, &BTreeMap::new()).await;
         assert!(heard.resources.is_empty() && heard.names.is_empty(), "{form:?}: {heard:?}");
-        // A workload that fails says so at any time, and nobody answers.
+        // A workload can report a failure at any time, and gets no response.
         let report = Said { type_url: HEALTH.to_owned(), ..Said::default() };
         stream.say(report, None, Some("connection refused")).await;
         stream.ask(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
         let heard = stream.hear_of(UNKNOWN, &BTreeMap::new()).await;
         assert!(heard.resources.is_empty(), "{form:?}: {heard:?}");
 
-        // A restart of the agent alone: the same node on another stream, with what its Envoy holds.
+        // The agent alone restarts: the same node on another stream, with the resources that its
+        // Envoy has.
         let (_newer, again, sent) = start(&agent, &server, &setup, form, &held).await;
         let bodies = |held: &Holdings| -> Vec<_> {
             let all = held.iter().flat_map(|(kind, held)| {
@@ -367,7 +369,7 @@ async fn an_agent_starts_with_nothing_but_its_token_in_either_form() {
 }
 
 #[tokio::test]
-async fn an_agent_that_comes_back_to_another_control_plane_is_sent_nothing_that_it_has() {
+async fn agent_that_moves_to_another_control_plane_receives_nothing_that_it_has() {
     for form in FORMS {
         let (setup, east, server) = running().await;
         let agent = Agent::of(&east);
@@ -376,7 +378,7 @@ async fn an_agent_that_comes_back_to_another_control_plane_is_sent_nothing_that_
         drop(stream);
         server.shut_down().await;
 
-        // Its API server is out of reach, and what is remembered is the same to the byte.
+        // Its API server is unreachable, and the restored state is byte for byte the same.
         east.api.stop().await;
         let server = setup.start_ready().await;
         server.cluster_in("east", "restored").await;
@@ -398,7 +400,7 @@ async fn an_agent_that_comes_back_to_another_control_plane_is_sent_nothing_that_
 }
 
 #[tokio::test]
-async fn an_agent_that_has_a_token_alone_is_told_of_roots_once_and_when_they_change() {
+async fn agent_with_a_token_receives_roots_once_and_after_changes() {
     for form in FORMS {
         let (setup, east, server) = running().await;
         let agent = Agent::of(&east);
@@ -413,7 +415,7 @@ async fn an_agent_that_has_a_token_alone_is_told_of_roots_once_and_when_they_cha
             assert_eq!(body[..2], [0x92, 2], "field 34, a text");
             String::from_utf8_lossy(body).into_owned()
         };
-        // By which certificate it was told before is not known of a token.
+        // With a token, the server does not know which roots the agent's certificate had.
         let ours = setup.authority().roots().to_pem();
         assert!(roots(&stream.hear_of(AGENT_CONFIG, &asked).await).ends_with(&ours), "{form:?}");
         stream.ask(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
@@ -429,7 +431,7 @@ async fn an_agent_that_has_a_token_alone_is_told_of_roots_once_and_when_they_cha
 }
 
 #[tokio::test]
-async fn istioctl_asks_with_a_token_of_no_pod_and_names_no_cluster() {
+async fn istioctl_is_served_with_a_token_without_pod_and_cluster() {
     let hub = Member::start("hub", "n1", "198.18.0.1").await;
     hub.serve("web", &["10.0.0.1"]);
     let setup = Setup::new().with(&["--cluster-id", "hub"]);
@@ -451,7 +453,7 @@ async fn istioctl_asks_with_a_token_of_no_pod_and_names_no_cluster() {
     let ask = async |type_url: &str, names: &[&str]| {
         let mut stream = AgentStream::open(&istioctl, &server, &setup, ProtocolForm::Sotw).await;
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        // Its nonce is the time, though there is nothing yet that it could answer.
+        // Its nonce is the time, although there is no response to acknowledge.
         let nonce = "2026-11-27 03:49:08.743 +0000 UTC m=+0.021".to_owned();
         let said = Said { type_url: type_url.to_owned(), names, nonce, ..Said::default() };
         stream.say(said, Some(asker.clone()), None).await;
@@ -462,7 +464,7 @@ async fn istioctl_asks_with_a_token_of_no_pod_and_names_no_cluster() {
             .expect("no error")
             .expect("an answer")
     };
-    // `proxy-status`, and `x version`, which skips what has no PROXY_CONFIG.
+    // `proxy-status`, and `x version`, which skips proxies without PROXY_CONFIG.
     let syncz = ask("istio.io/debug/syncz", &[]).await;
     assert_eq!(syncz.resources.len(), 1);
     let nodes = ask("istio.io/connections", &[]).await;
@@ -477,13 +479,13 @@ async fn istioctl_asks_with_a_token_of_no_pod_and_names_no_cluster() {
     assert_eq!((&*text("ISTIO_VERSION"), &*text("CLUSTER_ID")), ("1.30.0", "hub"));
     assert!(fields.contains_key("PROXY_CONFIG"));
     assert!(nodes.control_plane.is_some_and(|one| one.identifier.contains("Info")));
-    // `x internal-debug`: who names no page is told to ask for the list.
+    // `x internal-debug`: a request without a page is answered with a reference to the list.
     let page = ask("istio.io/debug", &["nothing", "list"]).await;
     let pages: Vec<_> =
         page.resources.iter().map(|one| String::from_utf8_lossy(&one.value).into_owned()).collect();
     assert!(pages[0].contains("404 page not found") && pages[1].contains("clusterz"), "{pages:?}");
 
-    // The same of another namespace sees its own alone.
+    // The same request from another namespace returns only its own proxies.
     hub.apply(json!({
         "apiVersion": "v1", "kind": "ServiceAccount",
         "metadata": { "namespace": "elsewhere", "name": "default" },

@@ -1,5 +1,6 @@
-//! Several text files in one, so that a case can be read from top to bottom: the txtar form of Go's tools
-//! (golang.org/x/tools/txtar). A line `-- PATH --` begins each file; what stands before the first is a comment.
+//! Several text files in one, so that a case can be read from top to bottom: the txtar format of
+//! Go's tools (golang.org/x/tools/txtar). A line `-- PATH --` begins each file; the text before the
+//! first such line is a comment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +31,8 @@ impl Archive {
         archive
     }
 
-    /// What comes first is what a reader needs first: who connects, then the mesh, then what is expected.
+    /// Returns the text, with files in the order in which a reader needs them: the proxies, then
+    /// the mesh, then the expected results.
     pub(crate) fn to_text(&self) -> String {
         let rank = |path: &str| (path.contains('/'), !path.starts_with("proxy"));
         let mut files: Vec<_> = self.files.iter().collect();
@@ -45,7 +47,7 @@ impl Archive {
         text
     }
 
-    /// Lays the files out below `folder`, which is there.
+    /// Writes the files below the existing folder `folder`.
     pub(crate) fn unpack(&self, folder: &Path) {
         for (path, content) in &self.files {
             let path = Path::new(path);
@@ -57,7 +59,7 @@ impl Archive {
         }
     }
 
-    /// Takes over what the files below `folder` hold now.
+    /// Replaces the contents by those of the files below `folder`.
     pub(crate) fn pack_again(&mut self, folder: &Path) {
         for (path, content) in &mut self.files {
             *content = fs::read_to_string(folder.join(path)).expect("unpacked before");
@@ -65,14 +67,14 @@ impl Archive {
     }
 }
 
-/// The path in a line that begins a file.
+/// Returns the path in a line that begins a file.
 fn marker(line: &str) -> Option<&str> {
     let path = line.trim_end().strip_prefix("-- ")?.strip_suffix(" --")?.trim();
     (!path.is_empty()).then_some(path)
 }
 
 #[test]
-fn an_archive_is_read_as_it_is_written() {
+fn archive_round_trips() {
     let text = "why\n-- proxy.yaml --\na: 1\n-- east.yaml --\n-- expected/cds.yaml --\nb:\n- 2\n";
     let archive = Archive::parse(text);
     assert_eq!(archive.comment, "why\n");

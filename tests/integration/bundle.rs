@@ -1,4 +1,5 @@
-//! Support bundles: what is in one, what is never in one, and that all commands read it as they read a server.
+//! Support bundles: their contents, the secrets that they must not contain, and commands that read
+//! a bundle like a server.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -14,7 +15,7 @@ use tokio::time::timeout;
 
 use super::mesh::{Member, Proxy, SHOP, SOON, SYSTEM, Setup, endpoints_until, holds, wait_until};
 
-/// What somebody pasted into the wrong field.
+/// A credential in the wrong field of an object.
 const CANARY: &str = "Bearer c4n4ryAbCdEf0123";
 
 async fn strait(words: &[&str], server: &str, token_file: &Path) -> Output {
@@ -33,7 +34,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The files of an archive by name, without their folder.
+/// Returns the files of an archive by name, without their folder.
 fn unpacked(archive: &Path) -> BTreeMap<String, String> {
     let bytes = std::fs::read(archive).expect("an archive");
     let mut archive = tar::Archive::new(GzDecoder::new(&bytes[..]));
@@ -51,7 +52,7 @@ fn unpacked(archive: &Path) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn a_bundle_holds_what_the_server_answers_without_secrets_and_is_read_like_a_server() {
+async fn bundle_has_the_responses_of_the_server_without_secrets_and_is_read_like_a_server() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n2", "198.18.0.2").await;
     east.serve("web", &["10.0.0.1"]);
@@ -89,7 +90,7 @@ async fn a_bundle_holds_what_the_server_answers_without_secrets_and_is_read_like
     let again = strait(&["support-bundle", "--file", &file], &url, &token_file).await;
     assert_eq!(again.status.code(), Some(64), "what is there is not overwritten");
 
-    // Neither what was planted, nor what this mesh keeps secret.
+    // The bundle contains neither the planted credential nor a secret of this mesh.
     let files = unpacked(&archive);
     let token = std::fs::read_to_string(&token_file).expect("a token");
     let key = std::fs::read_to_string(setup.path("ca").join("ca-key.pem")).expect("a key");
@@ -107,7 +108,7 @@ async fn a_bundle_holds_what_the_server_answers_without_secrets_and_is_read_like
     assert!(of_mesh[0]["redacted"].as_u64() > Some(0), "{}", of_mesh[0]);
     assert!(files.len() > 12 && contents["leftOut"] == json!([]), "{contents:#}");
 
-    // What a command showed then, with nobody to ask any more.
+    // Commands show the same output from the bundle without a server.
     let (by_name, by_place) = (format!("client.{SHOP}"), format!("client.{SHOP}@east"));
     let commands: [&[&str]; 5] = [
         &["service", "list", "-o", "json"],
@@ -154,7 +155,7 @@ async fn a_bundle_holds_what_the_server_answers_without_secrets_and_is_read_like
         other.contains("does not hold") && other.contains("--explain PROXY SERVICE"),
         "{other}"
     );
-    // Nobody without the token, and nothing is left when it ends.
+    // Commands without the token are rejected, and no file remains when the command ends.
     let nobody = strait(&["status"], offline, Path::new(&file)).await;
     assert_eq!(nobody.status.code(), Some(77));
     let ended = Command::new("kill").arg(page.id().expect("running").to_string()).status();
@@ -165,7 +166,7 @@ async fn a_bundle_holds_what_the_server_answers_without_secrets_and_is_read_like
 }
 
 #[tokio::test]
-async fn what_is_no_bundle_is_told_so() {
+async fn invalid_bundle_is_reported() {
     let setup = Setup::new();
     let file = setup.path("no-bundle");
     std::fs::write(&file, "no bundle").expect("written");
@@ -177,9 +178,9 @@ async fn what_is_no_bundle_is_told_so() {
     }
 }
 
-/// `/metrics` and `/readyz?verbose` ask nobody who he is.
+/// `/metrics` and `/readyz?verbose` need no authentication.
 #[tokio::test]
-async fn a_password_where_keys_of_tokens_are_is_shown_to_nobody() {
+async fn password_in_the_url_of_token_keys_is_never_shown() {
     let setup = Setup::new();
     let uri = "https://me:c4n4ry-password@127.0.0.1:1/keys?tenant=shop&access_token=c4n4ry-token";
     setup.put(

@@ -1,4 +1,4 @@
-//! What becomes of the objects of the mesh's configuration: of files alone, and in a mesh that runs.
+//! The statuses of configuration objects: in files alone, and in a running mesh.
 
 use std::process::Command;
 
@@ -24,7 +24,8 @@ fn service(name: &str) -> Value {
     })
 }
 
-/// The exit code, and what `strait check config` prints of these objects, in one file each.
+/// Runs `strait check config` on these objects, one file each. Returns the exit code and the
+/// output.
 fn checked(objects: &[(&str, &Value)], flags: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, object) in objects {
@@ -47,13 +48,13 @@ fn files_are_checked_without_a_control_plane() {
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("1 object: 1 in force"), "{told}");
 
-    // A service that no file has may be there nevertheless: that is said once, and is no finding.
+    // A service without a file may exist in the mesh: this is printed once, and is no finding.
     let other = virtual_service("other", "web", "other");
     let (code, told) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("no file has a service other.shop.svc.cluster.local"), "{told}");
 
-    // Of a service that is there, all is known.
+    // An existing service is checked completely.
     let mut port = good.clone();
     port["spec"]["http"][0]["route"][0]["destination"]["port"] = json!({ "number": 81 });
     let (code, told) = checked(&[("web.json", &web), ("vs.json", &port)], &[]);
@@ -75,14 +76,14 @@ fn files_are_checked_without_a_control_plane() {
     assert_eq!(states[1]["state"], "shadowed", "of one age the first by name has the host: {told}");
     assert_eq!(states[1]["reasons"][0]["code"], "STR1024", "{told}");
 
-    // What is no manifest is told with its place, and what is good of the rest is looked at.
+    // An invalid manifest is reported with its location, and the valid objects are checked.
     let (code, told) = checked(&[("web.json", &web), ("bad.json", &json!({ "kind": "X" }))], &[]);
     assert_eq!(code, Some(2), "{told}");
     assert!(told.contains("bad.json, document 1, line 1: STR0219"), "{told}");
 }
 
 #[tokio::test]
-async fn objects_of_a_mesh_that_runs_are_checked_as_they_change() {
+async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -100,7 +101,7 @@ async fn objects_of_a_mesh_that_runs_are_checked_as_they_change() {
     checked(2, "STR1041").await;
     setup.put("vs", &virtual_service("web", "web", "web"));
     checked(0, "1 object: 1 in force").await;
-    // The last good form holds on, and that is said.
+    // The last valid version stays active, and this is reported.
     let mut bad = virtual_service("web", "web", "web");
     bad["spec"]["http"][0]["timeout"] = json!("soon");
     setup.put("vs", &bad);
@@ -114,7 +115,7 @@ async fn objects_of_a_mesh_that_runs_are_checked_as_they_change() {
 }
 
 #[tokio::test]
-async fn a_request_is_explained_by_the_rule_that_decides() {
+async fn request_is_explained_with_the_deciding_rule() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     let setup = Setup::new();
@@ -170,9 +171,10 @@ async fn a_request_is_explained_by_the_rule_that_decides() {
     }
 }
 
-/// Each finding of access policies: the objects, the code and the field that is named, or none where all is well.
+/// Each finding about access policies: the objects, the code and the reported field, or empty if
+/// there is no finding.
 #[test]
-fn policies_that_do_otherwise_than_they_seem_are_told() {
+fn misleading_policies_are_reported() {
     let object = |kind: &str, name: &str, spec: Value| {
         json!({
             "apiVersion": "security.istio.io/v1", "kind": kind,
@@ -251,7 +253,7 @@ fn policies_that_do_otherwise_than_they_seem_are_told() {
             "spec.rules[0].to[0].operation.notHosts",
         ),
         (vec![host("DENY", "hosts", "a.example")], "", ""),
-        // Where no file says what ports carry, any may carry something else.
+        // If no file declares the protocols of ports, any port may have another protocol.
         (vec![path("DENY")], "STR0824", "spec.rules[0].to[0].operation.paths"),
         (vec![path("DENY"), ports("http")], "", ""),
         (vec![path("DENY"), ports("tcp-data")], "STR0824", "spec.rules[0].to[0].operation.paths"),

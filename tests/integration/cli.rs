@@ -1,4 +1,5 @@
-//! The program itself: exit codes, and clusters added to and removed from simulated API servers.
+//! The program itself: exit codes, and clusters that are added to and removed from simulated API
+//! servers.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 
 use strait_sim::{Options, SimCluster};
 
-/// Runs `strait` with nothing of this machine's environment.
+/// Runs `strait` without the environment of this machine.
 fn strait(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_strait"))
         .args(arguments)
@@ -31,7 +32,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn exit_codes_tell_kinds_of_trouble_apart() {
+fn exit_codes_distinguish_kinds_of_errors() {
     let folder = tempfile::tempdir().expect("a folder");
     let token = folder.path().join("token");
     std::fs::write(&token, "secret\n").expect("written");
@@ -62,7 +63,7 @@ fn exit_codes_tell_kinds_of_trouble_apart() {
 }
 
 #[tokio::test]
-async fn nobody_need_read_what_a_command_says() {
+async fn commands_end_normally_when_their_output_is_closed() {
     let folder = tempfile::tempdir().expect("a folder");
     let made = folder.path().join("ca");
     let made = made.to_str().expect("UTF-8");
@@ -83,7 +84,7 @@ async fn nobody_need_read_what_a_command_says() {
         (0, &list),
         (0, &["cluster", "get", "east", "--server", &live]),
         (2, &["cluster", "get", "east", "--server", &stale]),
-        // What would go on printing ends.
+        // Commands that would print without end stop.
         (141, &["cluster", "list", "-w", "--server", &live]),
         (141, &["demo", "--once"]),
     ] {
@@ -92,9 +93,9 @@ async fn nobody_need_read_what_a_command_says() {
     assert!(Path::new(made).join("ca-key.pem").exists());
 }
 
-/// The exit code of a command whose two outputs were closed by whoever read them.
+/// Returns the exit code of a command whose two outputs are closed.
 async fn unread(arguments: &[&str]) -> Option<i32> {
-    // The end to read from is gone at once.
+    // The read end is closed immediately.
     let closed = || std::io::pipe().expect("a pipe").1;
     let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_strait"));
     command
@@ -110,7 +111,7 @@ async fn unread(arguments: &[&str]) -> Option<i32> {
 }
 
 #[test]
-fn a_server_that_can_not_start_tells_kinds_of_trouble_apart() {
+fn exit_codes_distinguish_errors_of_a_server_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
         let file = folder.path().join(name);
@@ -169,7 +170,7 @@ fn a_server_that_can_not_start_tells_kinds_of_trouble_apart() {
 }
 
 #[test]
-fn a_variable_that_is_set_to_nothing_counts_as_unset() {
+fn empty_environment_variable_counts_as_unset() {
     let names = strait(&["serve", "--help"], &[]);
     let names = stdout(&names);
     let names: Vec<&str> =
@@ -183,7 +184,7 @@ fn a_variable_that_is_set_to_nothing_counts_as_unset() {
 }
 
 #[test]
-fn answers_of_the_admin_api_become_exit_codes() {
+fn admin_api_statuses_map_to_exit_codes() {
     for (status, body, expected, said) in [
         ("200 OK", r#"[{"id":"east","state":"live"}]"#, 0, ""),
         ("200 OK", r#"[{"id":"east","state":"authFailed"}]"#, 2, ""),
@@ -205,7 +206,7 @@ fn answers_of_the_admin_api_become_exit_codes() {
 }
 
 #[test]
-fn json_is_the_answer_as_it_came() {
+fn json_output_is_the_unchanged_response() {
     let body = "[ {\"id\":\"east\",  \"state\":\"live\", \"new\": 1.50} ]\n";
     let server = answering("200 OK", body);
     let output = strait(&["cluster", "list", "-o", "json", "--server", &server], &[]);
@@ -213,7 +214,7 @@ fn json_is_the_answer_as_it_came() {
 }
 
 #[test]
-fn that_nothing_has_changed_is_said_of_what_was_asked_for() {
+fn empty_history_names_the_requested_range() {
     let server = answering("200 OK", "[]");
     for (more, said) in [
         (&[][..], "Nothing has changed since the control plane was started."),
@@ -225,7 +226,7 @@ fn that_nothing_has_changed_is_said_of_what_was_asked_for() {
 }
 
 #[test]
-fn a_policy_says_nothing_of_a_cluster_that_nobody_knows() {
+fn policy_test_reports_an_unknown_cluster() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("policy.yaml");
     let rules = "apiVersion: strait.dev/v1\nkind: Policy\nclusters: {west: {networks: [n1]}}\n";
@@ -247,7 +248,7 @@ fn a_policy_says_nothing_of_a_cluster_that_nobody_knows() {
 }
 
 #[test]
-fn the_network_without_a_name_is_found_as_it_is_shown() {
+fn network_without_a_name_is_found_by_its_displayed_name() {
     let server = answering("200 OK", r#"[{"network":"","clusters":["east"],"gateways":[]}]"#);
     for name in ["", "<none>"] {
         let output = strait(&["network", "get", name, "--server", &server], &[]);
@@ -257,7 +258,7 @@ fn the_network_without_a_name_is_found_as_it_is_shown() {
 }
 
 #[test]
-fn what_is_waited_for_in_vain_is_an_end_of_its_own() {
+fn timeout_of_a_wait_has_its_own_exit_code() {
     let server =
         answering("200 OK", r#"[{"id":"east","state":"stale","reason":"STR0301: refused"}]"#);
     let get = ["cluster", "get", "east", "--server", &server, "--wait=100ms"];
@@ -269,7 +270,7 @@ fn what_is_waited_for_in_vain_is_an_end_of_its_own() {
 }
 
 #[test]
-fn a_list_that_is_watched_shows_what_changes_and_nothing_else() {
+fn watched_list_prints_only_changes() {
     let row = |state: &str, contact: u32| {
         format!(
             r#"[{{"id":"west","state":"live"}},{{"id":"east","state":"{state}","lastContact":"2026-01-01T00:00:0{contact}Z"}}]"#
@@ -287,7 +288,7 @@ fn a_list_that_is_watched_shows_what_changes_and_nothing_else() {
     );
 }
 
-/// Runs a command that goes on, and ends it once it has printed so many lines.
+/// Runs a command that does not end, and kills it after this number of lines.
 fn first_lines(arguments: &[&str], count: usize) -> Vec<String> {
     use std::io::{BufRead as _, BufReader};
     let mut child = Command::new(env!("CARGO_BIN_EXE_strait"))
@@ -305,7 +306,7 @@ fn first_lines(arguments: &[&str], count: usize) -> Vec<String> {
 }
 
 #[test]
-fn an_explanation_and_a_service_can_be_watched() {
+fn explanation_and_service_can_be_watched() {
     let proxies = r#"[{"key":"web-0.shop-1","id":"sidecar~10.0.0.1~web-0.shop~d","cluster":"east","network":"n1"}]"#;
     let explained = |sent: u32| {
         format!(
@@ -338,7 +339,7 @@ fn an_explanation_and_a_service_can_be_watched() {
 }
 
 #[test]
-fn an_explanation_can_be_waited_for() {
+fn explanation_can_be_awaited() {
     let explained = |verdict: &str| {
         format!(
             r#"{{"hostname":"a.shop","port":80,"clusters":[],"endpoints":[{{"verdict":"{verdict}","steps":[{{"step":"gateway","ok":false}}]}}]}}"#
@@ -358,12 +359,12 @@ fn an_explanation_can_be_waited_for() {
     assert_eq!(code(&output), 2, "{}", stderr(&output));
 }
 
-/// An HTTP server that gives one answer to every request, until the test ends.
+/// Starts an HTTP server that sends one response to every request, until the test ends.
 fn answering(status: &str, body: &str) -> String {
     serving(status, &[body.to_owned()])
 }
 
-/// The same with an answer for each request, the last one for all that follow.
+/// Starts an HTTP server with a response for each request; the last one is repeated.
 fn answering_in_turn(bodies: &[String]) -> String {
     serving("200 OK", bodies)
 }
@@ -428,7 +429,7 @@ impl Rig {
         let run = move || {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
             let kubeconfig = kubeconfig.to_str().expect("UTF-8");
-            // Nobody listens there: these tests end with the Secret.
+            // The port is unused: these tests end with the Secret.
             strait(
                 &arguments,
                 &[("KUBECONFIG", kubeconfig), ("STRAIT_SERVER", "http://127.0.0.1:1")],
@@ -437,7 +438,7 @@ impl Rig {
         tokio::task::spawn_blocking(run).await.expect("it ran")
     }
 
-    /// The kubeconfig that the hub's Secret holds for `id`.
+    /// Returns the kubeconfig in the hub's Secret for `id`.
     fn member(&self, id: &str) -> Option<String> {
         let secret = get(&self.hub, "Secret", "strait-system", &format!("strait-cluster-{id}"))?;
         use base64::Engine as _;
@@ -452,7 +453,7 @@ fn get(cluster: &SimCluster, kind: &str, namespace: &str, name: &str) -> Option<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_added_rotated_and_removed() {
+async fn cluster_is_added_rotated_and_removed() {
     let rig = Rig::start().await;
     let url = rig.remote.url();
     let output = rig.strait(&["cluster", "add", "prod-eu", "--server", &url]).await;
@@ -500,7 +501,7 @@ async fn a_cluster_is_added_rotated_and_removed() {
     let second = rig.member("prod-eu").expect("a member");
     assert!(second != first && second.contains(&url), "a new token for the same server");
 
-    // Nothing of it ends within a week; within a century all do.
+    // None of its tokens expires within a week, and all do within a century.
     let all = ["cluster", "rotate", "--all", "--yes", "--expiring"];
     let output = rig.strait(&[&all[..], &["7d"]].concat()).await;
     assert_eq!(
@@ -535,7 +536,7 @@ async fn a_cluster_is_added_rotated_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_told_of_the_webhook_where_that_is_asked_for_and_the_failure_policy_chosen() {
+async fn cluster_add_registers_the_webhook_with_the_chosen_failure_policy() {
     let rig = Rig::start().await;
     let url = rig.remote.url();
     let roots = rig.folder.path().join("roots.pem");
@@ -570,7 +571,7 @@ async fn a_cluster_is_told_of_the_webhook_where_that_is_asked_for_and_the_failur
     }
 }
 
-/// The control plane's Service, with an address outside its cluster, which the operator names or not.
+/// Creates the control plane's Service, with an external address, which the operator names or not.
 fn front(rig: &Rig, is_named: bool) {
     let mut service = json!({
         "apiVersion": "v1", "kind": "Service",
@@ -585,7 +586,7 @@ fn front(rig: &Rig, is_named: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_added_with_its_gateway_and_all_goes_with_it() {
+async fn cluster_is_added_and_removed_together_with_its_gateway() {
     let rig = Rig::start().await;
     let url = rig.remote.url();
     let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--gateway"];
@@ -610,7 +611,7 @@ async fn a_cluster_is_added_with_its_gateway_and_all_goes_with_it() {
     }
     assert!(printed.contains("made-when-it-is-added"), "{printed}");
     assert!(stderr(&output).contains("strait cluster add --rights"), "{}", stderr(&output));
-    // Nobody has named the address, and its certificate may lack it.
+    // The address is not configured, and the certificate may lack it.
     assert!(stderr(&output).contains("--set service.address=203.0.113.7"), "{}", stderr(&output));
     assert!(get(&rig.remote, "Namespace", "", "strait-gateway").is_none());
 
@@ -627,7 +628,7 @@ async fn a_cluster_is_added_with_its_gateway_and_all_goes_with_it() {
     let role = get(&rig.remote, "ClusterRole", "", "strait-reader").expect("a role").to_string();
     assert!(role.contains("istio-ca-root-cert"), "its pods start with the roots: {role}");
 
-    // The same again mends what somebody took away, and leaves the credential alone.
+    // A second run restores deleted objects, and does not change the credential.
     rig.remote.store().delete("Deployment", "strait-gateway", "east-west-gateway").expect("there");
     let before = rig.member("prod-eu");
     front(&rig, true);
@@ -644,13 +645,13 @@ async fn a_cluster_is_added_with_its_gateway_and_all_goes_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_config_cluster_gets_its_gateway_and_no_reader() {
+async fn config_cluster_gets_a_gateway_and_no_reader() {
     let rig = Rig::start().await;
     let output = rig.strait(&["cluster", "add", "hub", "--yes"]).await;
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     assert!(stderr(&output).contains("--gateway"), "{}", stderr(&output));
     let add = ["cluster", "add", "hub", "--network", "home", "--gateway", "--yes"];
-    // Its reader is the control plane's own account, whose rights are the chart's.
+    // Its reader is the control plane's own account, whose rights come from the chart.
     let output = rig.strait(&[&add[..], &["--gateway-secrets", "edge"]].concat()).await;
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     assert!(stderr(&output).contains("rbac.gatewaySecrets"), "{}", stderr(&output));
@@ -671,7 +672,7 @@ async fn the_config_cluster_gets_its_gateway_and_no_reader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn istios_agents_find_the_control_plane_by_a_service_without_pods() {
+async fn istio_agents_find_the_control_plane_by_a_service_without_pods() {
     let rig = Rig::start().await;
     let url = rig.remote.url();
     let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--yes", "--istio-service"];
@@ -692,7 +693,7 @@ async fn istios_agents_find_the_control_plane_by_a_service_without_pods() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_clusters_are_added_by_a_file_with_a_row_for_each() {
+async fn clusters_are_added_from_a_file() {
     let rig = Rig::start().await;
     let file = rig.folder.path().join("fleet.yaml");
     let named = file.to_str().expect("UTF-8");
@@ -728,7 +729,7 @@ async fn many_clusters_are_added_by_a_file_with_a_row_for_each() {
         |id: &str| table.lines().find(|line| line.starts_with(id)).unwrap_or(&table).to_owned();
     assert!(row("eu").ends_with("added") && row("nowhere").contains("failed: "), "{table}");
     assert!(rig.member("eu").expect("a member").contains(&url));
-    // The same file again changes nothing of what is there.
+    // A second run with the same file changes nothing.
     let before = rig.member("eu");
     let output = add(&both, &["--yes"]).await;
     assert!(stdout(&output).contains("a member already"), "{}", stdout(&output));
@@ -736,7 +737,7 @@ async fn many_clusters_are_added_by_a_file_with_a_row_for_each() {
 }
 
 #[test]
-fn rights_are_told_with_what_is_lost_without_each_and_nobody_is_asked() {
+fn rights_are_printed_with_their_purpose_without_any_request() {
     let output = strait(&["cluster", "add", "--rights"], &[("KUBECONFIG", "/nowhere")]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let table = stdout(&output);
@@ -747,7 +748,7 @@ fn rights_are_told_with_what_is_lost_without_each_and_nobody_is_asked() {
 }
 
 #[test]
-fn manifests_are_printed_with_sidecars_and_not_at_all_where_a_pod_is_refused() {
+fn injected_manifests_are_printed_unless_a_pod_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("pods.yaml");
     let pods = |more: &str| {
@@ -781,7 +782,7 @@ fn manifests_are_printed_with_sidecars_and_not_at_all_where_a_pod_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_not_work_is_refused_before_anything_is_made() {
+async fn invalid_arguments_are_rejected_before_any_change() {
     let rig = Rig::start().await;
     for (arguments, expected, said) in [
         (vec!["cluster", "add", "prod-eu", "--yes"], 1, "STR0209"),
@@ -812,7 +813,7 @@ async fn what_can_not_work_is_refused_before_anything_is_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operators_credential_may_come_from_a_program() {
+async fn operator_credential_can_come_from_a_program() {
     let rig = Rig::start().await;
     let mut kubeconfig: Value =
         serde_json::from_slice(&std::fs::read(rig.kubeconfig()).expect("read")).expect("JSON");
@@ -842,7 +843,7 @@ async fn an_operators_credential_may_come_from_a_program() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn manifests_can_be_printed_instead() {
+async fn manifests_can_be_printed_instead_of_applied() {
     let rig = Rig::start().await;
     let print =
         ["cluster", "add", "prod-eu", "-o", "yaml", "--api-server", "https://10.0.0.1:6443"];
@@ -854,7 +855,7 @@ async fn manifests_can_be_printed_instead() {
         "{printed}"
     );
     assert!(get(&rig.remote, "Namespace", "", "strait-reader").is_none());
-    // Once the reader is there, a token can be made and the Secret printed.
+    // Once the reader exists, a token can be created and the Secret printed.
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount",
         "metadata": { "name": "strait-reader", "namespace": "strait-reader" },
@@ -886,7 +887,7 @@ async fn kubeconfigs_and_istio_secrets_are_imported() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(rig.member("prod-eu").expect("a member").contains(&url));
 
-    // As 'istioctl create-remote-secret' prints it, comments and separators included.
+    // As 'istioctl create-remote-secret' prints it, including comments and separators.
     let token = rig.remote.token();
     let west = format!(
         "# This file is autogenerated, do not edit.
@@ -936,7 +937,7 @@ stringData:
     assert!(stderr(&output).contains("STR0203"), "{}", stderr(&output));
 }
 
-/// Real Envoy, where there is one: a bootstrap is worth what Envoy says of it.
+/// Uses a real Envoy if this machine has one, because only Envoy can verify a bootstrap.
 #[test]
 fn envoy_accepts_every_bootstrap() {
     let Some(envoy) = envoy() else {
@@ -1029,7 +1030,7 @@ fn envoy_accepts_every_bootstrap() {
 }
 
 #[test]
-fn a_bootstrap_has_static_secrets_where_no_file_of_secrets_can_be() {
+fn bootstrap_has_static_secrets_if_sds_files_are_impossible() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
     let (cert, key, root) = (at("no/cert.pem"), at("no/key.pem"), at("no/root.pem"));

@@ -1,15 +1,15 @@
-//! The first thing that strangers run.
+//! The demo, which is the first program that new users run.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 #[test]
-fn the_demo_ends_well_by_itself_and_leaves_nothing_behind() {
+fn demo_succeeds_and_leaves_no_files_behind() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let output = Command::new(env!("CARGO_BIN_EXE_strait"))
         .args(["demo", "--once", "--clusters", "3"])
         .env("TMPDIR", folder.path())
-        // Real traffic is shown where it is tested; here it would only take time.
+        // Other tests cover real traffic; here it would only take time.
         .env("PATH", "")
         .output()
         .expect("the program starts");
@@ -31,7 +31,7 @@ fn the_demo_ends_well_by_itself_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_demo_whose_terminal_ends_leaves_nothing_behind() {
+fn demo_leaves_no_files_behind_when_its_terminal_closes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut demo = Command::new(env!("CARGO_BIN_EXE_strait"))
         .arg("demo")
@@ -42,14 +42,14 @@ fn a_demo_whose_terminal_ends_leaves_nothing_behind() {
         .spawn()
         .expect("the program starts");
     let stdout = BufReader::new(demo.stdout.take().expect("piped"));
-    // Its folder is there before it says anything.
+    // Its folder exists before it prints anything.
     let mut lines = stdout.lines();
     assert!(lines.next().is_some(), "it says something");
     let left = || std::fs::read_dir(folder.path()).expect("it stays").flatten().count();
     assert_eq!(left(), 1);
     let killed = Command::new("kill").args(["-HUP", &demo.id().to_string()]).status();
     assert!(killed.expect("kill runs").success());
-    // To its end: what it says meanwhile must go somewhere.
+    // Reads the output to its end, so that the demo can write it.
     lines.for_each(drop);
     let exit = demo.wait().expect("it ends");
     assert!(exit.code().is_some(), "it ended by itself: {exit}");

@@ -1,4 +1,5 @@
-//! The timeline: each change with the object that caused it, and which proxies have followed.
+//! The timeline: each change with the object that caused it, and the proxies that have acknowledged
+//! it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use super::page::ask;
 use strait_xds::resource::ResourceType;
 use strait_xds_client::Options;
 
-/// The last change that passes, once there is one.
+/// Waits for the last change that passes, and returns it.
 async fn change_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
     wait_until(SOON, async || {
         let all = server.admin.json("/debug/events").await;
@@ -27,7 +28,7 @@ async fn change_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[tokio::test]
-async fn a_change_has_its_cause_and_the_proxies_that_followed() {
+async fn change_has_its_cause_and_the_proxies_that_acknowledged_it() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -60,7 +61,7 @@ async fn a_change_has_its_cause_and_the_proxies_that_followed() {
     let steps = ["waitedMs", "publishedMs", "ms"].map(|name| change[name].as_f64());
     assert!(steps.is_sorted() && steps[0] > Some(0.0), "each step is later: {change:#}");
 
-    // Which proxies these were, when, and what the one said that refused it.
+    // These proxies with times, and the error of the proxy that rejected it.
     let seq = change["seq"].as_u64().expect("a number");
     let whole = server.admin.json(&format!("/debug/events?seq={seq}")).await;
     let steps: BTreeMap<_, _> = whole["steps"]
@@ -83,7 +84,8 @@ async fn a_change_has_its_cause_and_the_proxies_that_followed() {
     let unknown = server.admin.text("/debug/events?seq=100000").await;
     assert!(unknown.0 == 404 && unknown.1.contains("there is no change 100000 yet"), "{unknown:?}");
 
-    // Nobody is sent what differs for nobody, and what comes to nothing is no change.
+    // A change without a difference for any proxy is sent to none, and an update without effect is
+    // no change.
     east.api.store().delete("EndpointSlice", SHOP, "web-1").expect("it was there");
     let gone = change_until(&server, |change| {
         change["effect"] == "web.shop.svc.cluster.local: 2 -> 0 endpoints"
@@ -115,7 +117,7 @@ async fn a_change_has_its_cause_and_the_proxies_that_followed() {
 }
 
 #[tokio::test]
-async fn metrics_of_how_long_changes_took_name_changes_of_the_timeline() {
+async fn latency_metrics_refer_to_changes_of_the_timeline() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -127,7 +129,7 @@ async fn metrics_of_how_long_changes_took_name_changes_of_the_timeline() {
     let effect = "web.shop.svc.cluster.local: 1 -> 2 endpoints";
     let change = change_until(&server, |change| change["effect"] == effect).await;
 
-    // As Prometheus asks.
+    // The request of Prometheus.
     let accept = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5";
     let answer = ask(&server, Method::GET, "/metrics", &[(header::ACCEPT, accept)]).await;
     let kind = answer.headers().get(header::CONTENT_TYPE).cloned().expect("a type");
@@ -148,11 +150,12 @@ async fn metrics_of_how_long_changes_took_name_changes_of_the_timeline() {
     let version = change["version"].to_string();
     assert!(exemplars.iter().any(|(_, of, _)| *of == version), "{exemplars:?} and {change:#}");
 
-    // What OpenMetrics asks of families: told once each, and counters end in _total, which their families don't.
+    // OpenMetrics requires that each family is declared once, and that counters end in _total, but
+    // their families don't.
     let mut families = BTreeMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').expect("a name and a kind");
-        // What is called as istiod calls it keeps its name.
+        // Metrics with istiod's names keep these names.
         let is_ours = !name.starts_with("citadel_");
         assert!((kind != "unknown" || !is_ours) && !name.ends_with("_total"), "{line}");
         assert_eq!(families.insert(name, kind), None, "{name} is told twice");
@@ -171,7 +174,7 @@ async fn metrics_of_how_long_changes_took_name_changes_of_the_timeline() {
 }
 
 #[tokio::test]
-async fn changes_outlast_a_restart_and_are_numbered_on() {
+async fn changes_survive_a_restart_and_numbering_continues() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -207,7 +210,7 @@ async fn changes_outlast_a_restart_and_are_numbered_on() {
 }
 
 #[tokio::test]
-async fn changes_are_followed_as_server_sent_events() {
+async fn changes_are_streamed_as_server_sent_events() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();

@@ -1,5 +1,5 @@
-//! Rows of the fault matrix (`docs/faults.md`) that take a whole mesh to see: what happens to a line, an
-//! API server, a process or a disk, and what a proxy holds meanwhile.
+//! Rows of the fault matrix (`docs/faults.md`) that need a whole mesh: faults of a connection, an
+//! API server, a process or a disk, and the state of a proxy meanwhile.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -18,19 +18,19 @@ use strait_sim::{Family, Options as SimOptions, SimCluster};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{Options as ClientOptions, XdsClient};
 
-/// More than any deadline of ours, and much for a busy machine.
+/// Longer than any deadline of the product, and sufficient for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-/// The addresses of `web.shop` that a proxy holds.
+/// Returns the addresses of `web.shop` that a proxy has.
 fn web(client: &XdsClient) -> BTreeSet<SocketAddr> {
     client.held().endpoints(&outbound("web")).into_keys().collect()
 }
 
-/// Waits until a proxy holds all of these addresses of `web.shop`, and maybe others.
+/// Waits until a proxy has all of these addresses of `web.shop`, and possibly others.
 async fn web_has(client: &XdsClient, wanted: &[String]) {
     wait_until(DEADLINE, async || {
         let found = web(client);
@@ -39,7 +39,7 @@ async fn web_has(client: &XdsClient, wanted: &[String]) {
     .await;
 }
 
-/// A member of the network `n1` that serves `web.shop` at this one address.
+/// Starts a member in the network `n1` that serves `web.shop` at this one address.
 async fn member(id: &str, at: &str) -> Member {
     let member = Member::start(id, "n1", "198.18.0.1").await;
     member.serve("web", &[at]);
@@ -47,8 +47,8 @@ async fn member(id: &str, at: &str) -> Member {
 }
 
 #[tokio::test]
-async fn whatever_happens_to_a_line_costs_its_own_cluster_only_and_no_endpoint() {
-    // Where the state is `live`, what changes there arrives meanwhile.
+async fn connection_fault_affects_only_its_cluster_and_loses_no_endpoint() {
+    // If the state is `live`, changes of the cluster arrive meanwhile.
     let lines = [
         ("silent", Line::Silent, "stale"),
         ("oneway", Line::OneWay, "stale"),
@@ -106,7 +106,7 @@ async fn whatever_happens_to_a_line_costs_its_own_cluster_only_and_no_endpoint()
 }
 
 #[tokio::test]
-async fn a_slow_cluster_joins_late_and_holds_up_nobody() {
+async fn slow_cluster_does_not_delay_readiness() {
     let (home, far) = (member("home", "10.0.0.1").await, member("far", "10.0.1.1").await);
     for number in 0..100 {
         let name = format!("s{number}");
@@ -130,7 +130,7 @@ async fn a_slow_cluster_joins_late_and_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn without_its_config_cluster_the_mesh_goes_on_and_without_members_the_config_cluster_does() {
+async fn mesh_works_without_config_cluster_and_config_cluster_works_without_members() {
     let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
     let north = member("north", "10.0.2.1").await;
     let hub = SimCluster::start("hub", SimOptions::default()).await.expect("a free port");
@@ -144,7 +144,8 @@ async fn without_its_config_cluster_the_mesh_goes_on_and_without_members_the_con
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.1:8080", 1)]).await;
 
-    // The config cluster dies: members are followed, proxies let in; what it would say is not heard.
+    // The config cluster stops: members are still watched, and proxies admitted; changes in the
+    // config cluster are not received.
     hub.api.stop().await;
     hub.apply(north.secret());
     west.serve("web", &["10.0.1.2"]);
@@ -156,7 +157,7 @@ async fn without_its_config_cluster_the_mesh_goes_on_and_without_members_the_con
     let (status, text) = server.admin.text("/readyz?verbose").await;
     assert_eq!(status, http::StatusCode::OK, "{text}");
 
-    // The members die, and it comes back.
+    // The members stop, and the config cluster returns.
     east.api.stop().await;
     west.api.stop().await;
     hub.api.restart().await;
@@ -172,7 +173,7 @@ async fn without_its_config_cluster_the_mesh_goes_on_and_without_members_the_con
 }
 
 #[tokio::test]
-async fn an_api_that_is_installed_later_is_read_without_a_restart() {
+async fn api_installed_later_is_read_without_a_restart() {
     let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
     west.apply(objects::labelled(objects::namespace(SYSTEM), NETWORK_LABEL, "n2"));
     west.api.store().delete("Service", SYSTEM, "eastwestgateway").expect("it was there");
@@ -200,7 +201,7 @@ async fn an_api_that_is_installed_later_is_read_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_cluster_restored_from_a_backup_is_read_anew() {
+async fn cluster_restored_from_a_backup_is_listed_again() {
     let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
     let setup = Setup::new();
     setup.join(&[&east, &west]);
@@ -211,7 +212,7 @@ async fn a_cluster_restored_from_a_backup_is_read_anew() {
     west.serve("web", &["10.0.1.2", "10.0.1.3"]);
     let now = [("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1), ("10.0.1.3:8080", 1)];
     endpoints_until(&client, "web", &now).await;
-    // Versions are lower than those that were heard of.
+    // Resource versions are lower than the versions received before.
     west.api.stop().await;
     west.api.store().restore(backup);
     west.api.restart().await;
@@ -222,7 +223,7 @@ async fn a_cluster_restored_from_a_backup_is_read_anew() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_goes_with_hundreds_of_services_is_few_pushes() {
+async fn deletion_of_a_namespace_with_hundreds_of_services_takes_few_pushes() {
     const SERVICES: usize = 500;
     let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
     let name = |number: usize| format!("s{number}");
@@ -241,13 +242,13 @@ async fn a_namespace_that_goes_with_hundreds_of_services_is_few_pushes() {
     quiet(&server, &client).await;
     let version = async || server.admin.json("/debug/push").await["version"].as_u64();
     let began = version().await.expect("a number");
-    // As the namespace controller goes about it: what is in it, kind by kind.
+    // In the order of the namespace controller: the objects in it, kind by kind.
     for kind in ["EndpointSlice", "Service"] {
         for number in 0..SERVICES {
             west.api.store().delete(kind, "doomed", &name(number)).expect("it was there");
         }
     }
-    // They go in several steps, between which all that was sent is acknowledged.
+    // They are removed in several steps. All responses are acknowledged between the steps.
     let is_there =
         |kind: ResourceType| client.held().names(kind).any(|name| name.contains("doomed"));
     wait_until(SOON, async || {
@@ -266,7 +267,7 @@ async fn a_namespace_that_goes_with_hundreds_of_services_is_few_pushes() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_moves_to_another_replica_is_sent_nothing() {
+async fn proxy_that_moves_to_another_replica_receives_nothing() {
     let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
     let setup = Setup::new();
     setup.join(&[&east, &west]);
@@ -284,7 +285,7 @@ async fn a_proxy_that_moves_to_another_replica_is_sent_nothing() {
 
     let options = ClientOptions { held: before.clone(), ..ClientOptions::default() };
     let client = second.open(&setup, &proxy, options).await.expect("let in");
-    // One change, so that there is an end to wait for: it is all that comes.
+    // One change marks the end: it is the only response.
     west.serve("web", &["10.0.1.2"]);
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1)]).await;
     let after = client.held();
@@ -294,11 +295,11 @@ async fn a_proxy_that_moves_to_another_replica_is_sent_nothing() {
     }
 }
 
-/// How often a process is killed. Where in its work that hits it is up to the machine.
+/// The number of times that a process is killed. The point in its work depends on the machine.
 const KILLS: u8 = 3;
 
 #[tokio::test]
-async fn whenever_a_process_is_killed_what_it_leaves_on_disk_is_a_whole() {
+async fn killed_process_leaves_complete_files() {
     let west = member("west", "10.0.1.1").await;
     let setup = Setup::new();
     setup.join(&[&west]);
@@ -340,7 +341,7 @@ async fn whenever_a_process_is_killed_what_it_leaves_on_disk_is_a_whole() {
 }
 
 #[tokio::test]
-async fn a_full_disk_costs_what_is_remembered_and_nothing_else() {
+async fn full_disk_affects_only_the_last_known_state() {
     let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
     for number in 0..300 {
         let name = format!("a-service-with-a-long-name-{number}");
@@ -348,7 +349,7 @@ async fn a_full_disk_costs_what_is_remembered_and_nothing_else() {
     }
     let setup = Setup::new();
     setup.join(&[&east, &west]);
-    // No file may grow beyond 4 KiB, and whoever tries is told so.
+    // No file may grow beyond 4 KiB, and writes beyond it fail.
     let full = "trap '' XFSZ; ulimit -f 8";
     let mut replica = Replica::start_in(&setup, "state", full).await;
     let proxy = Proxy::sidecar("east");
@@ -358,7 +359,7 @@ async fn a_full_disk_costs_what_is_remembered_and_nothing_else() {
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1)]).await;
     replica.end("-TERM").await;
 
-    // What was too large to be written was not half written: the others are there, it is not.
+    // A file that was too large was not written partially: the other files exist, and it does not.
     west.api.stop().await;
     east.api.stop().await;
     let setup = setup.with(&["--remote-cluster-timeout", "1s"]);

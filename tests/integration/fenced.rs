@@ -1,6 +1,7 @@
-//! The fence: 500 broken objects among 100 good ones cost themselves alone. What proxies are sent for the good ones is the same,
-//! byte for byte: those that are connected when the broken ones come, those that connect afterwards, and those of a server that
-//! has never known anything else.
+//! Isolation of broken objects: 500 broken objects among 100 good ones affect only themselves.
+//! Proxies receive the same bytes for the good objects: proxies that are connected when the broken
+//! objects are added, proxies that connect later, and proxies of a server that started with all
+//! objects.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +15,11 @@ use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{ClientContents, XdsClient};
 
-/// How many good objects there are, and services with them.
+/// The number of good objects, and of services with them.
 const GOOD: usize = 100;
-/// How many objects are spoilt. Some of these are none the worse for it.
+/// The number of mutated objects. Some of them remain valid.
 const SPOILT: usize = 1200;
-/// How many of them must be wrong in some way that their owner is told of.
+/// The minimum number of mutated objects that must be reported as wrong.
 const BROKEN_MIN: usize = 500;
 
 fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
@@ -29,7 +30,7 @@ fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
         "EnvoyFilter" => "networking.istio.io/v1alpha3",
         _ => "networking.istio.io/v1",
     };
-    // The good ones are older: what both name is theirs.
+    // Good objects are older, so they win if two objects name the same host.
     let year = if namespace == "shop" { 2025 } else { 2026 };
     json!({
         "apiVersion": version, "kind": kind, "spec": spec,
@@ -41,7 +42,7 @@ fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// The good objects, of several kinds.
+/// Returns the good objects, of several kinds.
 fn good() -> Vec<Value> {
     let to = |at: usize| json!([{ "destination": { "host": format!("good-{at}") }, "weight": 1 }]);
     let server = json!({
@@ -85,7 +86,7 @@ fn good() -> Vec<Value> {
     std::iter::once(object("Gateway", "shop", "gateway", gateway)).chain(rest).collect()
 }
 
-/// Objects before they are spoilt, about the service `bad` and hosts of its own.
+/// Returns the objects to mutate, about the service `bad` and hosts that good objects don't use.
 fn templates() -> Vec<(&'static str, Value)> {
     let to = json!([{ "destination": { "host": "bad", "port": { "number": 80 }, "subset": "v1" }, "weight": 60 }, { "destination": { "host": "bad" }, "weight": 40 }]);
     let filter = |kind: &str, fields: Value| {
@@ -236,7 +237,7 @@ fn templates() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What stands in the place of what was right.
+/// Returns a replacement for a valid value.
 fn junk(random: &mut StdRng) -> Value {
     let all = [
         json!(null),
@@ -273,7 +274,7 @@ fn junk(random: &mut StdRng) -> Value {
     all.choose(random).expect("some").clone()
 }
 
-/// Spoils one value somewhere, or takes it away, or has it there twice.
+/// Replaces, removes or duplicates one value.
 fn spoil(random: &mut StdRng, value: &mut Value) {
     let goes_on = random.random_ratio(5, 6);
     match value {
@@ -298,7 +299,7 @@ fn spoil(random: &mut StdRng, value: &mut Value) {
     }
 }
 
-/// The spoilt objects, all in a namespace of their own.
+/// Returns the mutated objects, all in a separate namespace.
 fn spoilt() -> Vec<Value> {
     let mut random = StdRng::seed_from_u64(500);
     let templates = templates();
@@ -313,7 +314,7 @@ fn spoilt() -> Vec<Value> {
     (0..SPOILT).map(of).collect()
 }
 
-/// A good object that comes with them: who has it has heard of all.
+/// Returns a good object that is added with them: a client that has it has received all of them.
 fn last() -> Value {
     let http = json!([{ "directResponse": { "status": 200 } }]);
     object("VirtualService", "trial", "last", json!({ "hosts": ["last.example"], "http": http }))
@@ -346,7 +347,7 @@ fn setup(objects: &[Value]) -> Setup {
     }
 }
 
-/// The proxies that are asked: by namespace, and what they are.
+/// The proxies to compare: kind, namespace and label.
 const PROXIES: [(&str, &str, &str); 3] =
     [("sidecar", "shop", "web"), ("sidecar", "web", "web"), ("router", "edge", "ingressgateway")];
 
@@ -363,8 +364,9 @@ fn node((kind, namespace, label): (&str, &str, &str)) -> Node {
     prost::Message::decode(&*bytes).expect("a node")
 }
 
-/// What a proxy is sent for the good objects: upstream clusters and assignments, virtual hosts, listeners but for filter chains,
-/// and these. Each with its bytes, or with all that it says.
+/// Returns the resources that a proxy receives for the good objects: upstream clusters,
+/// assignments, virtual hosts, listeners without filter chains, and filter chains, each with its
+/// bytes or its content.
 fn pieces(held: &Collection) -> BTreeSet<String> {
     let mut pieces = BTreeSet::new();
     let mut note = |kind: ResourceType, name: &str, part: &dyn std::fmt::Display| {
@@ -409,7 +411,7 @@ async fn fresh(estate: &Estate, trust: &Trust) -> Vec<BTreeSet<String>> {
     all
 }
 
-/// What of the good is not as it was.
+/// Checks that the resources of the good objects are unchanged.
 fn assert_same(before: &[BTreeSet<String>], now: &[BTreeSet<String>], when: &str) {
     for ((before, now), proxy) in before.iter().zip(now).zip(PROXIES) {
         let lost: Vec<&String> = before.difference(now).take(2).collect();
@@ -418,7 +420,7 @@ fn assert_same(before: &[BTreeSet<String>], now: &[BTreeSet<String>], when: &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broken_objects_cost_themselves_alone() {
+async fn broken_objects_affect_only_themselves() {
     let trust = Trust::new();
     let good = good();
     assert_eq!(good.len(), GOOD);
@@ -426,7 +428,7 @@ async fn broken_objects_cost_themselves_alone() {
     let before = fresh(&estate, &trust).await;
     assert!(before.iter().all(|pieces| pieces.len() > GOOD / 4), "there is something to lose");
 
-    // Those that are connected.
+    // Connected proxies.
     let mut clients = Vec::new();
     for proxy in PROXIES {
         let tls = trust.workload("cluster.local", proxy.1, "web");
@@ -457,7 +459,7 @@ async fn broken_objects_cost_themselves_alone() {
     let connected: Vec<_> = clients[..2].iter().map(held).collect();
     assert_same(&before[..2], &connected, "connected");
 
-    // Those that connect now, and after a restart of the server.
+    // Proxies that connect now, and after a restart of the server.
     assert_same(&before, &fresh(&estate, &trust).await, "connected anew");
     let states = estate.get("/debug/config?namespace=trial").await;
     let states = states.as_array().expect("states");

@@ -1,4 +1,4 @@
-//! What a slip in a file of the configuration costs: the edit, and nothing that was in force.
+//! Errors in a configuration file: they affect only the edit, and no active object.
 
 use serde_json::{Value, json};
 
@@ -41,12 +41,12 @@ fn route() -> String {
     )
 }
 
-/// Manifests as one file.
+/// Joins manifests into one file.
 fn documents(all: &[String]) -> String {
     all.join("\n---\n")
 }
 
-/// Waits until the way in of a proxy names these rules and no other of [`deny`].
+/// Waits until the inbound listeners of a proxy contain exactly these rules of [`deny`].
 async fn denied_until(client: &XdsClient, rules: &[&str]) {
     wait_until(SOON, async || {
         let held = client.held();
@@ -60,7 +60,7 @@ async fn denied_until(client: &XdsClient, rules: &[&str]) {
     .await;
 }
 
-/// The states of the objects, each `kind name state`.
+/// Returns the states of the objects, each as `kind name state`.
 async fn states(server: &Server) -> Vec<String> {
     let all = server.admin.json("/debug/config").await;
     let text = |one: &Value| {
@@ -77,14 +77,14 @@ async fn states_until(server: &Server, wanted: &[&str]) {
     .await;
 }
 
-/// The mode of the way in of a proxy.
+/// Returns the mTLS mode of a proxy's inbound port.
 async fn mode(server: &Server) -> Value {
     server.admin.json("/debug/explain/policy?proxy=client.shop&port=8080").await["mode"]["value"]
         .clone()
 }
 
 #[tokio::test]
-async fn a_file_that_is_broken_at_a_restart_takes_no_policy_and_no_route_away() {
+async fn broken_file_at_a_restart_removes_no_policy_and_no_route() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("cart", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -100,7 +100,7 @@ async fn a_file_that_is_broken_at_a_restart_takes_no_policy_and_no_route_away() 
     drop(client);
     first.shut_down().await;
 
-    // A slip in one file, and an object less in another.
+    // An error in one file, and an object removed from another.
     replace(&file, &format!("kind: [\n---\n{}", deny("fourth")));
     replace(&setup.path("config").join("more.yaml"), &deny("secret"));
     for round in ["at once", "and at the next start"] {
@@ -131,7 +131,7 @@ async fn a_file_that_is_broken_at_a_restart_takes_no_policy_and_no_route_away() 
         server.shut_down().await;
     }
 
-    // What a good file lacks has gone.
+    // Objects that a valid file no longer contains are removed.
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     denied_until(&client, &["admin", "secret", "fourth"]).await;
@@ -145,7 +145,7 @@ async fn a_file_that_is_broken_at_a_restart_takes_no_policy_and_no_route_away() 
     states_until(&server, &wanted).await;
 }
 
-/// The doubts that are shown of the directory.
+/// Returns the reported doubts about the directory.
 async fn doubts(server: &Server) -> Vec<String> {
     let sources = server.admin.json("/debug/sources").await;
     let own = sources.as_array().expect("a list").iter();
@@ -156,7 +156,7 @@ async fn doubts(server: &Server) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn policies_that_vanish_together_are_named_and_stay_until_that_is_said_twice() {
+async fn policies_that_vanish_together_are_reported_and_stay_until_a_second_read() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("cart", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -175,7 +175,7 @@ async fn policies_that_vanish_together_are_named_and_stay_until_that_is_said_twi
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     denied_until(&client, &["admin", "secret", "third"]).await;
 
-    // One alone was deleted: at once, and nobody doubts it.
+    // A single object was deleted: it is removed immediately, without a doubt.
     replace(&file, &documents(&all[..2]));
     denied_until(&client, &["admin", "secret"]).await;
     assert_eq!(doubts(&server).await, Vec::<String>::new());
@@ -189,7 +189,7 @@ async fn policies_that_vanish_together_are_named_and_stay_until_that_is_said_twi
     let text = "of policies that restrict access it has 0 where 2 were known (lacking AuthorizationPolicy shop/admin, AuthorizationPolicy shop/secret)";
     assert!(told[0].contains(text), "{told:?}");
     denied_until(&client, &["admin", "secret"]).await;
-    // The directory is looked at again, finds the same, and that counts.
+    // The directory is read again with the same result, so the deletion takes effect.
     denied_until(&client, &[]).await;
     assert_eq!(doubts(&server).await, Vec::<String>::new());
 }

@@ -1,5 +1,5 @@
-//! When what a cluster says is not believed at once: one that comes and goes, and one that suddenly lacks most of
-//! what it had. Seen by a proxy, which must be told nothing, and in `/debug/clusters`.
+//! Delayed trust in a cluster: one that loses contact too often, and one that suddenly lacks most
+//! of its objects. Checked at a proxy, which must receive nothing, and in `/debug/clusters`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::mesh::{
 };
 use strait_xds_client::XdsClient;
 
-/// Longer than the longest wait here, on a busy machine.
+/// More than the longest wait here, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Waits for a state of the cluster `far`.
@@ -23,7 +23,7 @@ async fn far_in(server: &Server, state: &str, fact: &str) -> Value {
     .await
 }
 
-/// A proxy was given nothing since but one change of home.
+/// Checks that a proxy has received only one change of the cluster `home` since then.
 async fn undisturbed(client: &XdsClient, since: u64, home: &Member, at: &str) {
     home.serve("pay", &[at]);
     let socket = format!("{at}:8080");
@@ -31,7 +31,7 @@ async fn undisturbed(client: &XdsClient, since: u64, home: &Member, at: &str) {
     assert_eq!(client.held().resources, since + 1, "more was sent than what changed at home");
 }
 
-/// Everything that was sent has come: a change of home is the last of it.
+/// Waits until all responses have arrived: a change of the cluster `home` is the last of them.
 async fn settled(client: &XdsClient, home: &Member) -> u64 {
     home.serve("pay", &["10.0.9.9"]);
     endpoints_until(client, "pay", &[("10.0.9.9:8080", 1)]).await;
@@ -39,7 +39,7 @@ async fn settled(client: &XdsClient, home: &Member) -> u64 {
 }
 
 #[tokio::test]
-async fn a_loss_of_most_endpoints_waits_as_policy_says() {
+async fn loss_of_most_endpoints_is_delayed_by_the_policy() {
     const ALL: [&str; 6] = ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4", "10.0.1.5", "10.0.1.6"];
     let home = Member::start("home", "n1", "198.18.0.1").await;
     let far = Member::start("far", "n1", "198.18.0.2").await;
@@ -47,7 +47,7 @@ async fn a_loss_of_most_endpoints_waits_as_policy_says() {
     far.serve("web", &ALL);
     let setup = Setup::new();
     let file = setup.path("policy.yaml");
-    // The cluster that nobody has is told of, and so which text is in force.
+    // The unknown cluster is reported, which shows which text is active.
     let rule = |hold: &str| {
         let rule = format!("massWithdrawal: {{above: 50%, atLeast: 3, hold: {hold}}}");
         let marker = format!("clusters: {{held-{hold}: {{mode: normal}}}}");
@@ -69,10 +69,10 @@ async fn a_loss_of_most_endpoints_waits_as_policy_says() {
     };
     web(&ALL).await;
 
-    // Up to the share goes at once.
+    // A loss up to the limit takes effect immediately.
     far.serve("web", &ALL[..4]);
     web(&ALL[..4]).await;
-    // More than that waits; if it is back meanwhile, nothing has happened.
+    // A larger loss is delayed. If the endpoints return meanwhile, nothing is sent.
     let since = settled(&client, &home).await;
     far.serve("web", &ALL[..1]);
     let entry = far_in(&server, "quarantined", "STR0606").await;
@@ -83,7 +83,7 @@ async fn a_loss_of_most_endpoints_waits_as_policy_says() {
     undisturbed(&client, since + 1, &home, "10.0.0.3").await;
     web(&ALL[..4]).await;
 
-    // What is still gone after the time goes. A service that is withdrawn as a whole counts alike.
+    // A loss that lasts longer takes effect. The removal of a whole service counts in the same way.
     rule("1s");
     wait_until(LIMIT, async || {
         let policy = server.admin.json("/debug/policy").await;
@@ -99,7 +99,8 @@ async fn a_loss_of_most_endpoints_waits_as_policy_says() {
     far_in(&server, "live", "").await;
 }
 
-/// Takes more than a minute, most of it waiting, and a machine that is quiet enough for five losses in two minutes.
+/// Takes more than a minute, most of it waiting, and needs a machine that is fast enough for five
+/// losses of contact in two minutes.
 #[tokio::test]
 async fn a_cluster_that_comes_and_goes_is_left_alone_and_tried_again() {
     if std::env::var_os("STRAIT_SOAK").is_none() {
@@ -137,13 +138,13 @@ async fn a_cluster_that_comes_and_goes_is_left_alone_and_tried_again() {
     }
     let entry = far_in(&server, "quarantined", "next try in").await;
     assert!(entry["reason"].to_string().contains("STR0308"), "{entry}");
-    // Its server is well again, and what it has to say waits.
+    // Its server works again, and its changes are delayed.
     far.serve("web", &["10.0.1.2"]);
     let asked = far.api.requests(|_| true).len();
     undisturbed(&client, since, &home, "10.0.0.2").await;
     assert_eq!(far.api.requests(|_| true).len(), asked, "nobody asks meanwhile");
     endpoints_until(&client, "web", &[("10.0.1.1:8080", 1)]).await;
-    // It is tried again, followed, and shown to be on trial.
+    // It is tried again, watched, and reported to be on trial.
     far_in(&server, "quarantined", "on trial").await;
     endpoints_until(&client, "web", &[("10.0.1.2:8080", 1)]).await;
     assert_eq!(server.cluster("home").await["state"], "live");

@@ -1,9 +1,10 @@
-//! What proxies are given, case by case: the files of `tests/golden/` (its README says how to write
-//! one).
+//! Golden tests of the resources that proxies receive: the cases are the files of `tests/golden/`
+//! (its README explains the format).
 //!
-//! Runs every case through the whole pipeline, compares what a proxy holds and what the admin API
-//! says with the files of the case, and reports all cases that differ. What holds in every case is
-//! asserted here: both wire forms end with the same, and so does the config dump.
+//! Runs every case through the whole pipeline, compares the resources of a proxy and the responses
+//! of the admin API with the files of the case, and reports all cases that differ. Properties of
+//! every case are asserted here: both variants of the protocol give the same result, and so does
+//! the config dump.
 
 #![expect(clippy::panic, reason = "a file that can't be read fails its case, by name")]
 
@@ -24,16 +25,17 @@ use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{XdsClient, XdsConnectError};
 
-/// Cases that run at once: each waits for others' answers most of the time.
+/// The number of concurrent cases. Each waits most of the time.
 const AT_ONCE: usize = 6;
-/// What a file shows of a resource that the case is not about.
+/// The text for a resource that is not relevant to the case.
 const NOT_SHOWN: &str = "(not shown)";
-/// When objects were made that don't say.
+/// The creation time of objects without one.
 const CREATED: &str = "2026-01-01T00:00:00Z";
-/// The order in which an explanation asks (docs/reference/interface.md, "Admin HTTP").
+/// The order of steps in an explanation (docs/reference/interface.md, "Admin HTTP").
 const STEPS: [&str; 7] = ["ready", "pod", "export", "network", "gateway", "family", "mtls"];
 
-/// `BLESS=1` writes what was found over what differs; `GOLDEN=text` runs the cases whose names hold it.
+/// Runs all cases. `BLESS=1` overwrites differing files; `GOLDEN=text` runs only the cases whose
+/// names contain the text.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a panic is reported with its case")]
 fn every_golden_case_holds() {
@@ -85,35 +87,38 @@ struct ProxyFile {
     namespace: String,
     service_account: String,
     cluster: String,
-    /// Of its certificate.
+    /// The trust domain of its certificate.
     #[serde(default = "cluster_local")]
     trust_domain: String,
-    /// What the mesh calls that cluster, where `cluster` is an alias.
+    /// The ID of its cluster in the mesh, if `cluster` is an alias.
     known_in: Option<String>,
-    /// The first is the node id's.
+    /// Its addresses. The first is in the node ID.
     ips: Vec<String>,
-    /// Without it, the control plane derives one.
+    /// Its network; without it, the control plane derives one.
     network: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
-    /// Further metadata.
+    /// Additional metadata.
     #[serde(default)]
     metadata: Map<String, Value>,
-    /// What it declares besides of what it is built with, as the extensions of its node.
+    /// Additional declarations, as the extensions of its node.
     #[serde(default)]
     extensions: Vec<Value>,
-    /// The listeners that it asks for by name, as gRPC's own library does. Routes, upstream clusters and assignments follow.
+    /// The listeners that it subscribes to by name, as gRPC's own library does. Routes, upstream
+    /// clusters and assignments follow.
     #[serde(default)]
     ask: Vec<String>,
-    /// Services, as `name.namespace` or with `:port`, of which `explain.txt` speaks.
+    /// The services in `explain.txt`, as `name.namespace` or with `:port`.
     #[serde(default)]
     explain: Vec<String>,
-    /// Requests, of whose ways `route.txt` speaks: `METHOD URL`, and behind it `K:V` for each header, `sni=S`, `from=NS/SA`, `httpProxy=PORT`.
+    /// The requests in `route.txt`: `METHOD URL`, followed by `K:V` for each header, `sni=S`,
+    /// `from=NS/SA`, `httpProxy=PORT`.
     #[serde(default)]
     requests: Vec<String>,
-    /// By type (`cds`, ...): the resources that are shown (`*` at the end stands for any), and the
-    /// fields of each, as paths with `*` for the items of a list; no paths: all of it. Of others the
-    /// name alone is. A type that isn't named is shown in full.
+    /// The resources to show by type (`cds`, ...), where `*` at the end of a name matches any rest,
+    /// and the fields of each, as paths with `*` for the items of a list. Without paths, all fields
+    /// are shown. Other resources are shown only by name. A type without an entry is shown
+    /// completely.
     #[serde(default)]
     show: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
@@ -152,7 +157,7 @@ impl ProxyFile {
     }
 }
 
-/// Runs one case. What is wrong, in words; nothing where all is right.
+/// Runs one case. Returns the differences as text, empty if there are none.
 async fn run(file: PathBuf, trust: Arc<Trust>) -> String {
     let mut archive = Archive::parse(&text(&file));
     let folder = tempfile::tempdir().expect("a folder");
@@ -190,7 +195,7 @@ async fn run_in(case: PathBuf, trust: Arc<Trust>) -> String {
     found.report
 }
 
-/// Everything beside the proxies and what is expected: `<cluster>.yaml`, `mesh.yaml`,
+/// Reads everything except the proxies and the expected results: `<cluster>.yaml`, `mesh.yaml`,
 /// `config.yaml`, `networks.yaml`, `secret-annotations.yaml`, `secret-created.yaml`, `flags.yaml`.
 fn setup(case: &Path) -> Setup {
     let mut setup = Setup::default();
@@ -209,7 +214,7 @@ fn setup(case: &Path) -> Setup {
                 let mut objects: Vec<Value> =
                     objects.unwrap_or_else(|error| panic!("{path}: {error}"));
                 for object in &mut objects {
-                    // The clock must not decide which of two is older.
+                    // Without a fixed time, the clock would decide which of two objects is older.
                     let created = &mut object["metadata"]["creationTimestamp"];
                     if created.is_null() {
                         *created = json!(CREATED);
@@ -224,7 +229,7 @@ fn setup(case: &Path) -> Setup {
 
 struct Findings {
     report: String,
-    /// How many files were.
+    /// The number of compared files.
     compared: usize,
 }
 
@@ -245,7 +250,7 @@ impl Findings {
         self.compare_text(&expected.join("refused.txt"), refused.as_deref().unwrap_or(""));
         match (collected, client) {
             (Ok(collected), Ok(mut client)) => {
-                // A library speaks one form.
+                // A library uses only one variant.
                 if proxy.ask.is_empty() {
                     self.holds_the_same(&mut client, &collected, estate, proxy).await;
                 }
@@ -269,7 +274,7 @@ impl Findings {
         }
     }
 
-    /// Both forms, and the config dump.
+    /// Compares both variants, and the config dump.
     async fn holds_the_same(
         &mut self,
         client: &mut XdsClient,
@@ -311,7 +316,7 @@ impl Findings {
         }
     }
 
-    /// What `/debug/explain` answers, in lines.
+    /// Compares the response of `/debug/explain`, as lines.
     async fn explained(&mut self, estate: &Estate, proxy: &ProxyFile, expected: &Path) {
         let cluster = proxy.known_in.as_ref().unwrap_or(&proxy.cluster);
         let name = format!("{}.{}@{cluster}", proxy.name, proxy.namespace);
@@ -328,7 +333,7 @@ impl Findings {
         self.compare_text(&expected.join("explain.txt"), &lines);
     }
 
-    /// Which way requests go, as `/debug/explain/route` has it, in lines.
+    /// Compares the paths of requests in `/debug/explain/route`, as lines.
     async fn walked(&mut self, estate: &Estate, proxy: &ProxyFile, expected: &Path) {
         let name = format!("{}.{}@{}", proxy.name, proxy.namespace, proxy.cluster);
         let mut lines = String::new();
@@ -350,7 +355,7 @@ impl Findings {
         self.compare_text(&expected.join("route.txt"), &lines);
     }
 
-    /// What `/debug/config` answers while the proxy is connected, in lines.
+    /// Compares the response of `/debug/config` while the proxy is connected, as lines.
     async fn configured(&mut self, estate: &Estate, expected: &Path) {
         let file = expected.join("config.txt");
         if !file.exists() {
@@ -412,7 +417,7 @@ impl Findings {
                 None if via.is_empty() => Ok(()),
                 None => write!(lines, " {via}"),
             };
-            // By which rule it is in its network.
+            // The rule that placed it in its network.
             let placed = steps.iter().find(|step| step["step"] == json!("network"));
             let placed = placed.filter(|step| step["ok"] == json!(true));
             let _ = match placed {
@@ -430,7 +435,7 @@ impl Findings {
         lines
     }
 
-    /// What the admin API says of the mesh as a whole.
+    /// Compares the responses of the admin API about the whole mesh.
     async fn of_mesh(&mut self, estate: &Estate, expected: &Path) {
         let services = estate.get("/debug/services").await;
         let mut endpoints = Map::new();
@@ -444,7 +449,7 @@ impl Findings {
         self.compare(&expected.join("networks.yaml"), &estate.get("/debug/networks").await);
     }
 
-    /// Compares with a YAML file by value, so that its comments and its style don't matter.
+    /// Compares with a YAML file by value, independent of its comments and its style.
     fn compare(&mut self, file: &Path, found: &Value) {
         let Ok(expected) = fs::read_to_string(file) else { return };
         let found = yaml(found);
@@ -474,7 +479,7 @@ impl Findings {
     }
 }
 
-/// The way of a request, in lines.
+/// Returns the path of a request, as lines.
 fn way(answer: &Value) -> String {
     let mut lines = String::new();
     let steps = ["listener", "chain", "route", "virtualHost"].map(|field| &answer[field]);
@@ -517,7 +522,7 @@ fn way(answer: &Value) -> String {
     lines
 }
 
-/// A text as a part of a query (RFC 3986, 2.1).
+/// Escapes a text for a query (RFC 3986, 2.1).
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte);
     let one = |byte: u8| match plain(byte) {
@@ -527,7 +532,7 @@ fn escaped(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// What of the held resources of a type a file shows.
+/// Returns the part of the held resources of a type that a file shows.
 fn shown(proxy: &ProxyFile, kind: ResourceType, held: &Collection) -> Value {
     let rules = proxy.show.get(kind.short());
     let body = |name: &str, body: &[u8]| match rules {
@@ -553,7 +558,7 @@ fn shown(proxy: &ProxyFile, kind: ResourceType, held: &Collection) -> Value {
     held.map(|(name, bytes)| (name.clone(), body(name, bytes))).collect::<Map<_, _>>().into()
 }
 
-/// `value` without what none of `paths` leads to.
+/// Returns the parts of `value` at `paths`.
 fn only(value: &Value, paths: &[&[&str]]) -> Value {
     if paths.iter().any(|path| path.is_empty()) {
         return value.clone();
@@ -575,7 +580,7 @@ fn only(value: &Value, paths: &[&[&str]]) -> Value {
     }
 }
 
-/// Why a delta client has no stream, or lost it.
+/// Returns the reason why a delta client has no stream.
 async fn refusal(client: Result<XdsClient, XdsConnectError>) -> String {
     match client {
         Err(error) => error.to_string(),
@@ -594,10 +599,10 @@ fn readable(held: &Collection) -> String {
     yaml(&Value::Object(held.iter().filter(|(_, bodies)| !bodies.is_empty()).map(of).collect()))
 }
 
-/// The lines that differ, each with its number in `old` or `new`.
+/// Returns the lines that differ, each with its number in `old` or `new`.
 fn diff(old: &str, new: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
-    // The length of the longest common rest from each pair of lines on.
+    // The length of the longest common subsequence from each pair of lines on.
     let mut common = vec![vec![0_u32; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {
@@ -651,7 +656,7 @@ fn one_document<T: DeserializeOwned>(file: &Path) -> T {
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// The files of a case whose names pass `test`, sorted.
+/// Returns the files of a case whose names pass `test`, sorted.
 fn files(case: &Path, test: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(case).expect("the folder of a case");
     let mut files: Vec<PathBuf> = entries

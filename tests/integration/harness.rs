@@ -1,7 +1,8 @@
-//! A whole server over simulated clusters, and proxies that connect to it.
+//! A whole server with simulated clusters, and proxies that connect to it.
 //!
-//! Everything between an API server and what a proxy holds is the real thing; only the API servers are
-//! simulated. Starts and stops servers, connects by both wire forms; knows nothing of what is right.
+//! Only the API servers are simulated; everything between them and a proxy is the real code. The
+//! harness starts and stops servers and connects with both variants of the protocol. It contains no
+//! expected results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -32,10 +33,10 @@ use strait_xds_client::{XdsClient, XdsConnectError};
 
 /// The system namespace, in the config directory and in every cluster.
 pub(crate) const SYSTEM: &str = "strait-system";
-/// How long anything may take that is waited for.
+/// The time limit of every wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// A CA that all servers of a test use, so that keys are made once.
+/// A CA that all servers of a test share, so that keys are created once.
 pub(crate) struct Trust {
     directory: tempfile::TempDir,
     authority: Authority,
@@ -51,7 +52,7 @@ impl Trust {
         Self { directory, authority }
     }
 
-    /// What a workload of a trust domain shows that runs as `account`.
+    /// Returns the certificate of a workload with `account` in a trust domain.
     pub(crate) fn workload(
         &self,
         domain: &str,
@@ -68,18 +69,18 @@ impl Trust {
     }
 }
 
-/// What a server is started with.
+/// The configuration of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Setup {
     /// Kubernetes objects by cluster ID.
     pub(crate) clusters: BTreeMap<String, Vec<Value>>,
-    /// Annotations of the Secrets that make them members, by cluster ID.
+    /// Annotations of the member Secrets, by cluster ID.
     pub(crate) annotations: BTreeMap<String, Value>,
-    /// When these Secrets were made, by cluster ID.
+    /// Creation times of the member Secrets, by cluster ID.
     pub(crate) created: BTreeMap<String, String>,
-    /// The text of a file of the config directory, beside the Secrets.
+    /// The content of a file in the config directory, next to the Secrets.
     pub(crate) config: String,
-    /// Flags of `strait serve` beyond those that name ports and directories.
+    /// Flags of `strait serve` in addition to ports and directories.
     pub(crate) flags: Vec<String>,
 }
 
@@ -89,7 +90,7 @@ struct Flags {
     serve: ServeArgs,
 }
 
-/// A running server, its clusters and its files.
+/// A running server with its clusters and files.
 pub(crate) struct Estate {
     bound: Bound,
     token: String,
@@ -147,13 +148,13 @@ impl Estate {
         }
     }
 
-    /// Puts a file into the config directory, at once as a whole.
+    /// Writes a file into the config directory, atomically.
     pub(crate) fn add(&self, name: &str, text: &str) {
         let path = self.directory.path().join("config").join(name);
         super::mesh::replace(&path, text);
     }
 
-    /// Connects as `node` by the delta form.
+    /// Connects as `node` with the delta variant.
     pub(crate) async fn connect(
         &self,
         node: Node,
@@ -162,9 +163,10 @@ impl Estate {
         XdsClient::connect(self.bound.xds, "localhost", tls, node, &self.clients).await
     }
 
-    /// Connects as `node` by the state-of-the-world form, stays until everything is there that its
-    /// upstream clusters and listeners name, and returns it. What names its listeners (`asked`) goes on from these to
-    /// routes, upstream clusters and assignments, as gRPC's own library does.
+    /// Connects as `node` with the state-of-the-world variant, waits for all resources that its
+    /// upstream clusters and listeners name, and returns them. A client that names its listeners
+    /// (`asked`) follows them to routes, upstream clusters and assignments, as gRPC's own library
+    /// does.
     pub(crate) async fn collect(
         &self,
         node: Node,
@@ -207,17 +209,17 @@ impl Estate {
         Ok(held)
     }
 
-    /// Where API servers ask for sidecars.
+    /// Returns the address of the injection webhook.
     pub(crate) fn webhook(&self) -> Option<SocketAddr> {
         self.bound.inject
     }
 
-    /// What the admin API answers.
+    /// Returns the JSON response of the admin API.
     pub(crate) async fn get(&self, path: &str) -> Value {
         serde_json::from_str(&self.text(path).await).expect("JSON")
     }
 
-    /// The same as text.
+    /// Returns the response of the admin API as text.
     pub(crate) async fn text(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.bound.admin).await.expect("connected");
         let request = format!(
@@ -232,14 +234,14 @@ impl Estate {
         body.to_owned()
     }
 
-    /// Ends clients, server and clusters.
+    /// Stops clients, server and clusters.
     pub(crate) async fn stop(self) {
         self.clients.shut_down(LIMIT).await;
         self.bound.shut_down().await;
     }
 }
 
-/// A cluster that serves the APIs these objects are of, and no other.
+/// Returns the options of a cluster that serves only the APIs of these objects.
 fn options(objects: &[Value]) -> Options {
     let groups = objects.iter().filter_map(|object| object["apiVersion"].as_str());
     let families = groups.filter_map(|version| match version.split('/').next() {
@@ -254,17 +256,17 @@ fn options(objects: &[Value]) -> Options {
 /// Encoded resources by type and name.
 pub(crate) type Collection = BTreeMap<ResourceType, BTreeMap<String, Vec<u8>>>;
 
-/// The JSON form of a resource.
+/// Returns a resource as JSON.
 pub(crate) fn to_json(kind: ResourceType, body: &[u8]) -> Value {
     json::to_json(kind.url(), body).expect("a message of this type")
 }
 
-/// The state-of-the-world protocol as a client speaks it.
+/// The client side of the state-of-the-world protocol.
 #[derive(Default)]
 struct Collector {
     held: Collection,
     everything_of: Vec<ResourceType>,
-    /// Routes lead to upstream clusters: it doesn't have all of these.
+    /// Whether upstream clusters are subscribed by the names in routes, not by wildcard.
     by_name: bool,
     wanted: BTreeMap<ResourceType, BTreeSet<String>>,
     last: BTreeMap<ResourceType, (String, String)>,
@@ -304,7 +306,8 @@ impl Collector {
             | ResourceType::NameTable => None,
         };
         if follows.is_some() && kind != ResourceType::Route {
-            // Whatever isn't in it is gone; the other two types come in parts.
+            // Resources that are not in the response are removed; the other two types arrive in
+            // parts.
             held.clear();
         }
         held.extend(named);
@@ -319,7 +322,7 @@ impl Collector {
         requests
     }
 
-    /// The request that stands for all that is wanted of a type; it acknowledges what came last.
+    /// Returns the request for all subscriptions of a type; it acknowledges the last response.
     fn request(&self, kind: ResourceType) -> DiscoveryRequest {
         let (version_info, response_nonce) = self.last.get(&kind).cloned().unwrap_or_default();
         let names = self.wanted.get(&kind).into_iter().flatten().cloned().collect();
@@ -356,7 +359,7 @@ fn clusters_of(routes: &[Value]) -> BTreeSet<String> {
     found
 }
 
-/// The upstream clusters that are given shares.
+/// Finds the upstream clusters with weights.
 fn find_shares(value: &Value, found: &mut BTreeSet<String>) {
     let shares = value["weighted_clusters"]["clusters"].as_array().into_iter().flatten();
     found.extend(shares.filter_map(|one| one["name"].as_str()).map(str::to_owned));
@@ -376,7 +379,7 @@ fn find_named(value: &Value, key: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Every route that a listener names, wherever it does.
+/// Finds every route that a listener names, at any depth.
 pub(crate) fn find_routes(value: &Value, routes: &mut BTreeSet<String>) {
     if let Some(name) = value["rds"]["route_config_name"].as_str() {
         routes.insert(name.to_owned());

@@ -1,4 +1,5 @@
-//! A configuration that is held: proxies go on with it whatever objects say, pods come and go, and a restart doesn't let it go.
+//! A held configuration: proxies keep it regardless of changed objects, while pods are still added
+//! and removed, and a restart keeps the hold.
 
 use std::process::Output;
 
@@ -41,7 +42,7 @@ async fn strait(server: &Server, words: &[&str]) -> String {
     text(&output)
 }
 
-/// What of the configuration waits, once that many things do.
+/// Waits until this number of changes is waiting, and returns them.
 async fn waiting_until(server: &Server, count: u64) -> Value {
     wait_until(SOON, async || {
         let state = server.admin.json("/debug/hold").await;
@@ -55,7 +56,7 @@ fn exit(output: &Output) -> Option<i32> {
 }
 
 #[tokio::test]
-async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
+async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -66,7 +67,7 @@ async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
     timeout_until(&client, "1s").await;
 
-    // A dry run says what would be, and holds nothing.
+    // A dry run prints the effect, and holds nothing.
     let told = strait(&server, &["history", "pin", "--dry-run"]).await;
     assert!(told.contains("not access policies") && told.contains("none of 1 proxy"), "{told}");
     assert!(server.admin.json("/debug/hold").await["held"].is_null());
@@ -75,7 +76,7 @@ async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
     assert!(told.contains("by alice: 5xx since noon; nothing waits"), "{told}");
     let before = held(&client);
 
-    // A bad change tells nobody anything, is judged and is shown; pods come and go.
+    // A bad change reaches no proxy; it is checked and shown. Pods are added and removed.
     setup.put("route", &route("9s"));
     setup.put("second", &object("VirtualService", "second", json!({ "hosts": ["none.example"] })));
     let state = waiting_until(&server, 2).await;
@@ -90,7 +91,7 @@ async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
         (&rows[0]["state"], &rows[0]["reasons"][0]["code"]),
         (&json!("waiting"), &json!("STR1070"))
     );
-    // An access policy counts at once.
+    // An access policy takes effect immediately.
     let deny =
         json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/x"] } }] }] });
     setup.put("deny", &object("AuthorizationPolicy", "deny", deny));
@@ -101,7 +102,7 @@ async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
     .await;
     assert_eq!(waiting_until(&server, 2).await["waiting"]["objects"][1]["name"], "web");
 
-    // It is nowhere forgotten.
+    // Waiting changes are reported everywhere.
     assert_eq!(server.admin.metric("strait_configuration_held").await, 1.0);
     assert_eq!(server.admin.metric("strait_configuration_waiting").await, 2.0);
     let checked = server.strait(&["check", "mesh"]).await;
@@ -111,7 +112,7 @@ async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
     let id = server.admin.json("/debug/mesh").await["held"]["configuration"].clone();
     assert_eq!(server.admin.json("/debug/push").await["held"]["configuration"], id);
 
-    // Another process of the same state directory goes on with it, though its objects are others.
+    // Another process with the same state directory keeps the hold, although its objects differ.
     drop(client);
     server.shut_down().await;
     let server = setup.start_ready().await;
@@ -124,7 +125,7 @@ async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
         (&id, &json!("5xx since noon"))
     );
 
-    // The release says what it changes, and is what the timeline tells.
+    // The release prints its changes, which the timeline records.
     let told = strait(&server, &["history", "release", "--yes"]).await;
     for part in [
         "What objects say now would count again",
@@ -137,7 +138,7 @@ async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
     timeout_until(&client, "9s").await;
     wait_until(SOON, async || {
         let events = server.admin.json("/debug/events").await;
-        // Another change may have come with it.
+        // Another change may be in the same version.
         let released = |cause: &Value| cause["kind"] == "Hold" && cause["name"] == "released";
         let mut events_of = events.as_array().into_iter().flatten();
         let is_told = events_of.any(|one| {
@@ -161,7 +162,7 @@ async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
 }
 
 #[tokio::test]
-async fn one_goes_back_to_a_version_that_was_good() {
+async fn rollback_to_a_valid_version() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -186,7 +187,7 @@ async fn one_goes_back_to_a_version_that_was_good() {
     timeout_until(&client, "1s").await;
     assert_eq!(held(&client), before, "what it was given then, it is given now");
     assert_eq!(waiting_until(&server, 1).await["live"], bad);
-    // By name, as another replica would be told; and by a name that nobody has.
+    // By name, as on another replica; and with an unknown name.
     let name = bad.as_str().expect("a name");
     strait(&server, &["history", "pin", &name[..12], "--yes"]).await;
     timeout_until(&client, "2s").await;
@@ -206,7 +207,7 @@ async fn one_goes_back_to_a_version_that_was_good() {
 }
 
 #[tokio::test]
-async fn a_hold_that_can_not_be_told_is_said_and_nothing_is_taken_for_it() {
+async fn damaged_hold_is_reported_and_not_applied() {
     let setup = Setup::new();
     setup.put("route", &route("1s"));
     let server = setup.start_ready().await;
@@ -225,7 +226,7 @@ async fn a_hold_that_can_not_be_told_is_said_and_nothing_is_taken_for_it() {
     assert_eq!(exit(&server.strait(&["check", "mesh"]).await), Some(0));
     assert!(!file.exists());
 
-    // What can't be kept over a restart is refused.
+    // A hold that cannot be stored is rejected.
     std::fs::create_dir(&file).expect("made");
     let refused = server.strait(&["history", "pin", "--yes"]).await;
     assert!(

@@ -1,4 +1,4 @@
-//! History: now is held against a version and a time before, also over a restart.
+//! History: the current state compared with an earlier version and time, also after a restart.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::mesh::{Member, SOON, Server, Setup, holds, text, wait_until};
 
 const WEB: &str = "web.shop.svc.cluster.local";
 
-/// The first difference to that moment that passes.
+/// Waits for a difference to that moment that passes, and returns it.
 async fn difference_until(server: &Server, at: &str, test: impl Fn(&Value) -> bool) -> Value {
     wait_until(SOON, async || {
         let (_, text) = server.admin.text(&format!("/debug/diff?at={at}")).await;
@@ -26,7 +26,7 @@ async fn strait(server: &Server, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text(&output))
 }
 
-/// The version that is there, once it has been looked at, and the last record.
+/// Waits until the current version is recorded. Returns it and the last record.
 async fn recorded(server: &Server) -> (String, Value) {
     let version = wait_until(SOON, async || {
         let published = server.admin.json("/debug/push").await["version"].to_string();
@@ -39,7 +39,7 @@ async fn recorded(server: &Server) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn now_is_held_against_before_also_over_a_restart() {
+async fn current_state_is_compared_with_earlier_states_across_a_restart() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -70,7 +70,8 @@ async fn now_is_held_against_before_also_over_a_restart() {
     assert!(code == Some(1) && said.contains("is to come; here it is"), "{said}");
     first.shut_down().await;
 
-    // While nobody looks, a pod goes: the next process knows what there was at the end of this one.
+    // A pod is removed while the server is stopped: the next process knows the state at the end of
+    // the previous one.
     east.serve("web", &["10.0.0.2"]);
     let second = setup.start_ready().await;
     second.cluster_in("east", "live").await;
@@ -83,7 +84,7 @@ async fn now_is_held_against_before_also_over_a_restart() {
     assert!(own.clone().count() > 0 && own.clone().all(|row| row["gap"].is_null()), "{rows:#?}");
     second.shut_down().await;
 
-    // What ends without a word leaves a gap, which is told and not passed over.
+    // A process that was killed leaves a gap, which is reported.
     std::fs::remove_file(setup.path("state").join("history-end")).expect("written at the end");
     let third = setup.start_ready().await;
     recorded(&third).await;
@@ -92,7 +93,7 @@ async fn now_is_held_against_before_also_over_a_restart() {
     third.shut_down().await;
 }
 
-/// A VirtualService of `web` with this timeout.
+/// Returns a VirtualService of `web` with this timeout.
 fn route(timeout: &str) -> Value {
     let to = json!([{ "destination": { "host": "web" } }]);
     json!({
@@ -104,7 +105,7 @@ fn route(timeout: &str) -> Value {
 
 const ROUTE: &str = "VirtualService.networking.istio.io shop/web";
 
-/// The last record, once it is another than the one of before and has something of an object.
+/// Waits for a last record that differs from the previous one and contains an object.
 async fn record_of(
     server: &Server,
     before: &Value,
@@ -125,7 +126,7 @@ async fn record_of(
 }
 
 #[tokio::test]
-async fn a_rule_that_changes_is_a_record_by_which_one_goes_back() {
+async fn changed_rule_is_a_record_for_a_rollback() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -144,7 +145,7 @@ async fn a_rule_that_changes_is_a_record_by_which_one_goes_back() {
         assert_eq!((&bad["objects"], &bad["services"]), (&json!(1), &json!(0)), "round {round}");
         assert_ne!(bad["configuration"], good);
 
-        // What a person sees: that it is otherwise, and what to go back to.
+        // The output states the difference, and the version to go back to.
         let (code, said) = strait(&server, &["diff", "--at", &version]).await;
         assert_eq!(code, Some(2), "{said}");
         let told = "object VirtualService shop/web\n  it says something else\n";
@@ -157,14 +158,14 @@ async fn a_rule_that_changes_is_a_record_by_which_one_goes_back() {
         assert!(listed.contains(&bad) && listed.contains(&good), "{listed}");
         let (code, said) = strait(&server, &["history", "rollback", &good, "--yes"]).await;
         assert_eq!(code, Some(0), "{said}");
-        // Now is as it was, and the record of the way back says so.
+        // The current state equals the earlier one, and the record of the rollback says so.
         difference_until(&server, &version, |it| it["objects"] == json!({})).await;
         let (code, said) = strait(&server, &["history", "release", "--yes"]).await;
         assert_eq!(code, Some(0), "{said}");
         difference_until(&server, &version, |it| changed(&it["objects"][ROUTE])).await;
         expected += 1;
 
-        // The next process knows what there was before, and what its operators do by then.
+        // The next process knows the earlier state, and the changes that were made meanwhile.
         server.shut_down().await;
         setup.put("route", &route(&format!("{}s", expected + 1)));
         expected += 1;

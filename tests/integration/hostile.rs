@@ -1,5 +1,5 @@
-//! Peers that mean harm, or are broken: what they cost, and that nobody else notices. Frames are written by
-//! hand where no honest library would.
+//! Hostile or broken peers: they affect only their own connections. Frames are written by hand if
+//! no regular library would send them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ use strait_proto::health::health_client::HealthClient;
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{XdsClient, channel};
 
-/// A ready server with one member, `east` in `n1`, which has the pod `web-10-0-0-1.shop`, and the sidecar of
-/// that pod.
+/// A ready server with one member, `east` in `n1`, which has the pod `web-10-0-0-1.shop`, and the
+/// sidecar of that pod.
 struct Mesh {
     setup: Setup,
     east: Member,
@@ -50,7 +50,7 @@ impl Mesh {
         mesh
     }
 
-    /// A change reaches the proxy that was there before.
+    /// Checks that a change reaches the proxy that was connected before.
     async fn still_serves(&mut self) {
         self.addresses.push(format!("10.0.0.{}", self.addresses.len() + 1));
         let addresses: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
@@ -66,7 +66,7 @@ impl Mesh {
         self.setup.certificate(SHOP, "web")
     }
 
-    /// A connection over which HTTP/2 has begun, for frames made by hand.
+    /// Opens a connection with HTTP/2, for hand-written frames.
     async fn raw(&self) -> TlsStream<TcpStream> {
         let socket = TcpStream::connect(self.server.bound.xds).await.expect("connected");
         let name = ServerName::try_from("localhost").expect("valid");
@@ -84,7 +84,7 @@ impl Mesh {
     }
 }
 
-/// The sidecar of the pod.
+/// Returns the sidecar of the pod.
 fn web() -> Proxy {
     let (name, account, ip) = ("web-10-0-0-1", "web", "10.0.0.1".to_owned());
     Proxy { name, account, ip, ..Proxy::sidecar("east") }
@@ -107,7 +107,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The head of a call of ADS, without any compression.
+/// Returns the headers of an ADS call, without compression.
 fn call() -> Vec<u8> {
     let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
     let fields = [
@@ -129,7 +129,7 @@ fn call() -> Vec<u8> {
     block
 }
 
-/// Writes `frames` until the other side has had enough; whether it had.
+/// Writes `frames` until the peer closes the connection. Returns whether it did.
 async fn flood(stream: &mut TlsStream<TcpStream>, frames: impl Iterator<Item = Vec<u8>>) -> bool {
     let (mut read, mut write) = tokio::io::split(stream);
     let written = async {
@@ -151,7 +151,7 @@ async fn flood(stream: &mut TlsStream<TcpStream>, frames: impl Iterator<Item = V
 }
 
 #[tokio::test]
-async fn floods_of_frames_end_their_own_connection() {
+async fn flood_of_frames_closes_its_own_connection() {
     let mut mesh = Mesh::start().await;
     fn stream(number: u32) -> u32 {
         2 * number + 1
@@ -179,12 +179,12 @@ async fn floods_of_frames_end_their_own_connection() {
 }
 
 #[tokio::test]
-async fn pings_and_settings_whose_answers_nobody_reads_cost_only_their_sender() {
+async fn unread_responses_to_pings_and_settings_affect_only_their_sender() {
     let mut mesh = Mesh::start().await;
     for bytes in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
         let mut raw = mesh.raw().await;
         let flood = bytes.repeat(1000);
-        // Once our answers fill the socket, nothing more is read from it.
+        // Once the server's responses fill the socket, it reads nothing more from it.
         let blocked = async {
             while let Ok(written) =
                 tokio::time::timeout(Duration::from_millis(300), raw.write_all(&flood)).await
@@ -200,7 +200,7 @@ async fn pings_and_settings_whose_answers_nobody_reads_cost_only_their_sender() 
 }
 
 #[tokio::test]
-async fn handshakes_left_unfinished_hold_up_nobody_elsewhere() {
+async fn unfinished_handshakes_do_not_delay_other_sources() {
     let mut mesh = Mesh::start().await;
     let mut silent = Vec::new();
     for _ in 0..300 {
@@ -209,11 +209,11 @@ async fn handshakes_left_unfinished_hold_up_nobody_elsewhere() {
         silent.push(socket.connect(mesh.server.bound.xds).await.expect("connected"));
     }
     let other = Proxy { name: "web-other", ip: "10.0.0.8".into(), ..web() };
-    // Twice as fast as the handshakes that hold turns are given up.
+    // Twice as fast as the timeout of the handshakes in progress.
     let connected = mesh.server.connect(&mesh.setup, &other);
     tokio::time::timeout(Duration::from_secs(4), connected).await.expect("not held up");
     mesh.still_serves().await;
-    // And each is closed in the end.
+    // All of them are closed in the end.
     let mut byte = [0];
     for mut socket in silent {
         let read = tokio::time::timeout(SOON, socket.read(&mut byte)).await.expect("in time");
@@ -222,7 +222,7 @@ async fn handshakes_left_unfinished_hold_up_nobody_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_diagnostic_request_leaves_a_proxys_stream_alone() {
+async fn diagnostic_request_does_not_affect_the_proxy_stream() {
     let mesh = Mesh::start().await;
     let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
     let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
@@ -246,7 +246,7 @@ async fn a_diagnostic_request_leaves_a_proxys_stream_alone() {
     let mut expected = agents;
     expected.sort();
     assert_eq!(kinds, expected);
-    // Nobody asks without end.
+    // The number of requests is limited.
     let requests = tokio_stream::iter(std::iter::repeat_n(request("istio.io/debug/syncz"), 9));
     let requests = tokio_stream::StreamExt::chain(requests, tokio_stream::pending());
     let mut responses =
@@ -261,7 +261,7 @@ async fn a_diagnostic_request_leaves_a_proxys_stream_alone() {
 }
 
 #[tokio::test]
-async fn a_client_is_told_that_there_is_nothing_of_what_it_asks_for() {
+async fn request_for_unknown_resources_reports_them_as_removed() {
     let mesh = Mesh::start().await;
     let unknown = "type.googleapis.com/no.such.Type";
     let secret = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
@@ -287,7 +287,7 @@ async fn a_client_is_told_that_there_is_nothing_of_what_it_asks_for() {
 }
 
 #[tokio::test]
-async fn health_is_told_over_the_same_port() {
+async fn health_service_is_on_the_same_port() {
     let mesh = Mesh::start().await;
     let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
     let mut client = HealthClient::new(channel.expect("connected"));
@@ -304,7 +304,7 @@ async fn health_is_told_over_the_same_port() {
 }
 
 #[tokio::test]
-async fn calls_that_are_no_grpc_end_alone() {
+async fn calls_without_grpc_fail_alone() {
     let mut mesh = Mesh::start().await;
     let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
     let mut channel = channel.expect("connected");
@@ -312,7 +312,7 @@ async fn calls_that_are_no_grpc_end_alone() {
     for (method, path, content_type, status) in [
         ("GET", ads, "application/grpc", 405),
         ("POST", ads, "text/plain", 415),
-        // gRPC's own way to say that there is no such call.
+        // The gRPC status for an unknown method.
         ("POST", "/no/such", "application/grpc", 200),
         ("POST", &format!("/{ads}"), "application/grpc", 200),
     ] {
@@ -331,7 +331,7 @@ async fn calls_that_are_no_grpc_end_alone() {
     assert!(!mesh.closed("panic").await);
 }
 
-/// The program as a process of its own, with few file descriptors; ends with the test.
+/// The program as a separate process, with few file descriptors; ends with the test.
 struct Process {
     child: Child,
     xds: SocketAddr,
@@ -362,7 +362,7 @@ impl Process {
         process
     }
 
-    /// Asks as a probe does: on a connection of its own, and not for long.
+    /// Sends a request as a probe does: on a new connection, with a short timeout.
     async fn get(&self, path: &str) -> Result<String, String> {
         let asked = async {
             let mut socket = TcpStream::connect(self.admin).await?;
@@ -387,7 +387,7 @@ impl Process {
         self.child.id().expect("it runs")
     }
 
-    /// Time spent on a CPU so far.
+    /// Returns the CPU time so far, in clock ticks.
     fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("it runs");
         let (_, fields) = stat.rsplit_once(')').expect("a name");
@@ -396,7 +396,7 @@ impl Process {
     }
 }
 
-/// A connection from one of this host's own addresses, on which nothing is said.
+/// Opens an idle connection from one of this host's addresses.
 async fn silent(from: [u8; 4], to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind((IpAddr::from(from), 0).into()).expect("an address of this host");
@@ -405,8 +405,8 @@ async fn silent(from: [u8; 4], to: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test]
-async fn half_open_requests_and_few_descriptors_leave_health_and_new_streams_working() {
-    // Of the test itself.
+async fn half_open_requests_and_few_descriptors_do_not_affect_health_and_new_streams() {
+    // The limit of the test itself.
     strait_base::process::raise_descriptors().expect("allowed");
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
@@ -417,11 +417,11 @@ async fn half_open_requests_and_few_descriptors_leave_health_and_new_streams_wor
     for round in 0..3 {
         for _ in 0..1000 {
             let mut socket = TcpStream::connect(process.admin).await.expect("connected");
-            // Whoever has to go for another may be gone already.
+            // A connection that had to make room may be closed already.
             let _ = socket.write_all(b"GET /livez HTTP/1.1\r\nHost").await;
             held.push(socket);
         }
-        // And handshakes that never begin, of another source than the proxies.
+        // Handshakes that never begin, from another source address than the proxies.
         for _ in 0..100 {
             held.push(silent([127, 0, 0, 2], process.xds).await);
         }
@@ -440,7 +440,7 @@ async fn half_open_requests_and_few_descriptors_leave_health_and_new_streams_wor
 }
 
 #[tokio::test]
-async fn a_server_out_of_file_descriptors_says_so_and_accepts_again_when_there_are_some() {
+async fn server_without_file_descriptors_reports_it_and_recovers() {
     let setup = Setup::new();
     let process = Process::start(&setup, 64).await;
     let tls = setup.certificate(SHOP, "web");
@@ -450,14 +450,14 @@ async fn a_server_out_of_file_descriptors_says_so_and_accepts_again_when_there_a
         let answer = client.check(HealthCheckRequest::default()).await;
         answer.map_err(|status| status.to_string())
     };
-    // Sooner than handshakes are given up that hold a descriptor.
+    // Before the timeout of the handshakes that use a descriptor.
     let serves = async || {
         let answer = tokio::time::timeout(Duration::from_secs(2), asks()).await;
         answer.unwrap_or_else(|_| Err("no answer".to_owned()))
     };
     wait_until(SOON, serves).await;
     let mut held = Vec::new();
-    // No source may have many.
+    // The number of connections per source address is limited.
     for source in 2..12 {
         for _ in 0..16 {
             held.push(silent([127, 0, 0, source], process.xds).await);
@@ -467,7 +467,7 @@ async fn a_server_out_of_file_descriptors_says_so_and_accepts_again_when_there_a
     let (before, mut tick) = (process.ticks(), tokio::time::interval(Duration::from_millis(50)));
     for _ in 0..10 {
         tick.tick().await;
-        // Its descriptors are its own.
+        // Its descriptors are reserved.
         wait_until(SOON, async || process.answers("/livez").await).await;
     }
     assert!(process.ticks() - before < 25, "it rests while it can't accept");

@@ -1,4 +1,5 @@
-//! Who is let in, as what, and for how long: over real connections, with certificates of every kind.
+//! Admission: which clients are admitted, with which identity, and for how long. Tested over real
+//! connections, with certificates of every kind.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +22,7 @@ use strait_xds::resource::ResourceType;
 use strait_xds::session::ProtocolForm;
 use strait_xds_client::{Options as ClientOptions, StreamEnded, XdsConnectError, channel};
 
-/// A ready server with one member, `east` in `n1`, which has the pod `web-10-0-0-1.shop`.
+/// Starts a ready server with one member, `east` in `n1`, which has the pod `web-10-0-0-1.shop`.
 async fn running() -> (Setup, Member, Server) {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
@@ -31,7 +32,7 @@ async fn running() -> (Setup, Member, Server) {
     (setup, east, server)
 }
 
-/// The sidecar of the one pod there is, as it is.
+/// Returns the sidecar of the only pod.
 fn web() -> Proxy {
     let (name, account, ip) = ("web-10-0-0-1", "web", "10.0.0.1".to_owned());
     Proxy { name, account, ip, ..Proxy::sidecar("east") }
@@ -42,7 +43,7 @@ fn other_authority() -> Authority {
     Authority::new(&files, "other", SystemTime::now()).expect("a sound CA")
 }
 
-/// Why a proxy is not let in, at once or by the end of its stream.
+/// Returns the reason why a proxy is not admitted, immediately or at the end of its stream.
 async fn refusal(server: &Server, tls: Arc<ClientConfig>, proxy: &Proxy) -> String {
     match server.open_with(tls, proxy, ClientOptions::default()).await {
         Err(XdsConnectError::Refused(status)) => {
@@ -56,7 +57,7 @@ async fn refusal(server: &Server, tls: Arc<ClientConfig>, proxy: &Proxy) -> Stri
     }
 }
 
-/// How a stream ends that begins with these requests.
+/// Returns the status with which a stream ends that begins with these requests.
 async fn answer(
     server: &Server,
     tls: Arc<ClientConfig>,
@@ -86,7 +87,7 @@ fn request(node: Option<Node>, type_url: &str) -> DeltaDiscoveryRequest {
 }
 
 #[tokio::test]
-async fn a_proxy_that_says_the_truth_is_let_in_and_shown_verified() {
+async fn proxy_with_valid_claims_is_admitted_and_shown_as_verified() {
     let (setup, _east, server) = running().await;
     let client = server.connect(&setup, &web()).await;
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
@@ -118,7 +119,7 @@ async fn certificates_that_do_not_chain_to_the_mesh_fail_the_handshake() {
         // TLS 1.3: the client may learn of it only when it reads.
         assert!(!failure.contains("PermissionDenied"), "{what}: {failure}");
     }
-    // And a server of another mesh is not believed by our proxies.
+    // Proxies of this mesh reject a server of another mesh.
     let mistaken = certificate_of(setup.authority(), &other, SHOP, "client", hour);
     let failure = refusal(&server, mistaken, &Proxy::sidecar("east")).await;
     assert!(failure.contains("no connection"), "{failure}");
@@ -126,14 +127,14 @@ async fn certificates_that_do_not_chain_to_the_mesh_fail_the_handshake() {
 }
 
 #[tokio::test]
-async fn tls_1_2_is_not_spoken() {
+async fn tls_1_2_is_rejected() {
     let (setup, _east, server) = running().await;
     let tls = setup.certificate(SHOP, "client");
     let mut old = (*tls).clone();
     old.alpn_protocols.clear();
     let builder = ClientConfig::builder_with_provider(tls::provider());
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS12]);
-    // A build without TLS 1.2 can't even ask for it.
+    // A build without TLS 1.2 cannot request it.
     let Ok(builder) = builder else { return };
     let mut roots = rustls::RootCertStore::empty();
     for pem in setup.authority().roots().to_pem().split_inclusive("-----END CERTIFICATE-----\n") {
@@ -149,7 +150,7 @@ async fn tls_1_2_is_not_spoken() {
 }
 
 #[tokio::test]
-async fn each_claim_that_does_not_hold_is_refused_by_its_code() {
+async fn each_false_claim_is_rejected_with_its_code() {
     let (setup, east, server) = running().await;
     let labelled = objects::labelled(
         objects::pod(SHOP, "placed", "web", "10.0.0.5", "node"),
@@ -181,7 +182,7 @@ async fn each_claim_that_does_not_hold_is_refused_by_its_code() {
 }
 
 #[tokio::test]
-async fn requests_that_make_no_sense_end_the_stream() {
+async fn invalid_requests_end_the_stream() {
     let (setup, _east, server) = running().await;
     let tls = || setup.certificate(SHOP, "web");
     let node = || Some(web().node());
@@ -201,7 +202,7 @@ async fn requests_that_make_no_sense_end_the_stream() {
 }
 
 #[tokio::test]
-async fn one_node_holds_four_streams_and_no_more() {
+async fn node_has_at_most_four_streams() {
     let (setup, _east, server) = running().await;
     let mut clients = Vec::new();
     for form in [ProtocolForm::Delta, ProtocolForm::Sotw, ProtocolForm::Delta, ProtocolForm::Sotw] {
@@ -211,7 +212,7 @@ async fn one_node_holds_four_streams_and_no_more() {
     }
     let refused = refusal(&server, setup.certificate(SHOP, "web"), &web()).await;
     assert!(refused.starts_with("ResourceExhausted: STR0504"), "{refused}");
-    // Another node of the same identity is another matter, and a place that is left can be taken.
+    // Another node of the same identity is admitted, and a freed place can be used again.
     let other = Proxy { name: "web-other", ip: "10.0.0.8".into(), ..web() };
     endpoints_until(&server.connect(&setup, &other).await, "web", &[("10.0.0.1:8080", 1)]).await;
     clients.pop();
@@ -223,13 +224,13 @@ async fn one_node_holds_four_streams_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_when_its_root_is_no_longer_trusted() {
+async fn stream_ends_when_its_root_is_no_longer_trusted() {
     let (setup, _east, server) = running().await;
     let mut client = server.connect(&setup, &web()).await;
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
     let files = AuthorityPem::generate(SystemTime::now()).expect("a CA");
     let new = Authority::new(&files, "new", SystemTime::now()).expect("a sound CA");
-    // Such a step is taken where an operator approves of it, of the new root and of the end of the old one.
+    // Such a step needs an operator's approval of the new root and of the end of the old one.
     let old = AuthorityPem::read(&setup.path("ca")).expect("a CA");
     let approved = [&files, &old].map(|files| {
         let root = CertificateDer::from_pem_slice(files.root_cert.as_bytes()).expect("a root");
@@ -242,14 +243,14 @@ async fn a_stream_ends_when_its_root_is_no_longer_trusted() {
     }
     let held = client.wait_for(|held| held.ended.is_some()).await.expect("it ends");
     assert!(held.ended.as_ref().is_some_and(|why| why.contains("STR0707")), "{:?}", held.ended);
-    // Who has a certificate of the new one is let in.
+    // A client with a certificate of the new root is admitted.
     let tls = certificate_of(&new, &new, SHOP, "web", Duration::from_secs(3600));
     let client = server.open_with(tls, &web(), ClientOptions::default()).await.expect("let in");
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_its_certificate() {
+async fn stream_ends_when_its_certificate_expires() {
     let (setup, _east, server) = running().await;
     let tls = setup.certificate_for(SHOP, "web", Duration::from_secs(4));
     let mut client = server.open_with(tls, &web(), ClientOptions::default()).await.expect("let in");
@@ -260,7 +261,7 @@ async fn a_stream_ends_with_its_certificate() {
 }
 
 #[tokio::test]
-async fn a_rejected_response_is_shown_and_not_sent_again() {
+async fn rejected_response_is_shown_and_not_sent_again() {
     for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
         let (setup, east, server) = running().await;
         let rejects = Some(ResourceType::Listener);
@@ -274,11 +275,11 @@ async fn a_rejected_response_is_shown_and_not_sent_again() {
         assert_eq!(shown[0]["types"]["lds"]["nack"]["error"], "rejected on request");
         assert!(shown[0]["types"]["lds"]["nack"]["resources"].is_array(), "{shown:#}");
         assert_eq!(shown[0]["types"]["lds"]["acked"], serde_json::Value::Null);
-        // Other types go on, and it is not sent again for a change that is not its own.
+        // Other types continue, and the listener is not sent again for unrelated changes.
         east.serve("web", &["10.0.0.1", "10.0.0.2"]);
         endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
         assert_eq!(client.held().rejected, 1, "{form:?}");
-        // For a new listener it is: perhaps it is accepted this time.
+        // A changed listener is sent again, because it may be accepted this time.
         east.apply(objects::service(SHOP, "more", "172.20.1.250", &[objects::TCP]));
         wait_until(SOON, async || holds(client.held().rejected == 2, client.held().rejected)).await;
         let (_, metrics) = server.admin.text("/metrics").await;

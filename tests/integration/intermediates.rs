@@ -1,5 +1,6 @@
-//! Intermediates of single members: a workload shows that of its own member, all believe each other by the root alone, and
-//! a member whose intermediate was taken away is given no certificates any more.
+//! Intermediate CAs of single members: a workload presents the intermediate of its member, all
+//! workloads trust only the root, and a member whose intermediate was removed receives no
+//! certificates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use strait_identity::{AuthorityPem, tls};
 use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
 use strait_xds_client::{Options as ClientOptions, channel};
 
-/// What a workload shows, and what it was given to believe.
+/// The certificate of a workload, and the roots that it received.
 struct Shown {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -31,7 +32,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// What the agent is given for a new key; asked again while it is told to come again.
+    /// Requests a certificate for a new key, and retries while the server is busy.
     async fn to(agent: &Agent, server: &Server, setup: &Setup) -> Self {
         let key = KeyPair::generate().expect("a key");
         let chain = wait_until(SOON, async || {
@@ -55,7 +56,7 @@ impl Shown {
         }
     }
 
-    /// TLS to the control plane.
+    /// Returns the TLS configuration for the control plane.
     fn to_server(&self, setup: &Setup) -> Arc<ClientConfig> {
         let (chain, key) = (self.chain.clone(), self.key.clone_key());
         tls::client_config(chain, key, setup.authority().roots()).expect("a configuration")
@@ -79,7 +80,7 @@ async fn ask(
     Ok(answer.into_inner().cert_chain)
 }
 
-/// As Envoy verifies another workload: by its roots, whatever the name.
+/// Verifies another workload as Envoy does: by its roots, with any name.
 #[derive(Debug)]
 struct ByRoots(Arc<RootCertStore>, WebPkiSupportedAlgorithms);
 
@@ -120,7 +121,8 @@ impl ServerCertVerifier for ByRoots {
     }
 }
 
-/// A call from one workload to another, by mTLS: each verifies the other by the roots that it was given.
+/// Makes an mTLS call from one workload to another. Each verifies the other with the roots that it
+/// received.
 async fn calls(from: &Shown, to: &Shown) -> Result<(), String> {
     let provider = tls::provider();
     let algorithms = provider.signature_verification_algorithms;
@@ -158,7 +160,7 @@ async fn calls(from: &Shown, to: &Shown) -> Result<(), String> {
     accepted.and(connected)
 }
 
-/// Makes an intermediate of the mesh's CA in that folder.
+/// Creates an intermediate of the mesh's CA in this folder.
 fn make(setup: &Setup, folder: &Path, whose: &str) -> CertificateDer<'static> {
     let now = std::time::SystemTime::now();
     let files = setup.authority().issue_authority(whose, now).expect("it signs");
@@ -177,7 +179,7 @@ async fn own_until(server: &Server, member: &str, test: impl Fn(&Value) -> bool)
 }
 
 #[tokio::test]
-async fn each_member_has_an_intermediate_and_one_is_cut() {
+async fn removed_intermediate_cuts_off_only_its_member() {
     let (east, west) = (member("east", "n1").await, member("west", "n1").await);
     let north = member("north", "n1").await;
     let setup = Setup::new();
@@ -203,7 +205,7 @@ async fn each_member_has_an_intermediate_and_one_is_cut() {
             calls(from, to).await.expect("they believe each other by the root");
         }
     }
-    // The control plane believes them as well.
+    // The control plane trusts them as well.
     let options = ClientOptions::default;
     let tls = shown[0].to_server(&setup);
     let client = server.open_with(tls, &agents[0].proxy, options()).await.expect("let in");
@@ -211,7 +213,7 @@ async fn each_member_has_an_intermediate_and_one_is_cut() {
     let own = own_until(&server, "east", |own| own["issued"] == 1).await;
     assert!(own["expires"].is_string() && own["problem"].is_null(), "{own}");
 
-    // East is cut.
+    // East is cut off.
     std::fs::remove_dir_all(&folders[0]).expect("removed");
     let own = own_until(&server, "east", |own| own["problem"]["code"] == "STR0556").await;
     assert!(own["expires"].is_null(), "{own}");
@@ -221,14 +223,14 @@ async fn each_member_has_an_intermediate_and_one_is_cut() {
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         assert!(refused.message().starts_with("STR0556"), "{refused}");
     }
-    // Not by the name of a cluster either that runs the same account.
+    // The name of another cluster with the same account does not help.
     let as_north = Agent { cluster: "north".to_owned(), ..agents[0].clone() };
 
     let refused = ask(&as_north, &server, shown[0].to_server(&setup), &key).await;
     assert!(refused.expect_err("of east").message().starts_with("STR0557"));
     assert_eq!(Shown::to(&agents[1], &server, &setup).await.intermediate(), Some(&wests));
     assert_eq!(Shown::to(&agents[2], &server, &setup).await.intermediate(), None);
-    // What it holds counts until it ends.
+    // Its current certificate is valid until it expires.
     calls(&shown[0], &shown[1]).await.expect("believed");
     let output = server.strait(&["certs", "status"]).await;
     let text = super::mesh::text(&output);
@@ -246,13 +248,15 @@ async fn each_member_has_an_intermediate_and_one_is_cut() {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
 
-    // A control plane that starts then has no other in its place, and is up for all others.
+    // A control plane that starts now uses no other intermediate for it, and serves all other
+    // members.
     server.shut_down().await;
     let server = setup.start_ready().await;
     Shown::to(&agents[1], &server, &setup).await;
     let refused = ask(&agents[0], &server, without_certificate(&setup), &key).await;
     assert!(refused.expect_err("cut").message().starts_with("STR0556"));
-    // One of another root is refused, as nobody would believe it; then one of the mesh's lets east in again.
+    // An intermediate of another root is rejected, because no workload would trust it; then one of
+    // the mesh's CA admits east again.
     let foreign = AuthorityPem::generate(std::time::SystemTime::now()).expect("a CA");
     foreign.write(&folders[0]).expect("written");
     let own = own_until(&server, "east", |own| own["problem"]["code"] == "STR0555").await;

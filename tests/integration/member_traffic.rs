@@ -1,4 +1,4 @@
-//! Traffic objects of member clusters, for the proxies of those that the policy names.
+//! Traffic objects of member clusters, for the proxies of the clusters that the policy names.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use strait_xds_client::XdsClient;
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
 
-/// A VirtualService of the host `web` in the namespace `shop`, told by its timeout.
+/// Returns a VirtualService of the host `web` in the namespace `shop`, identified by its timeout.
 fn route(name: &str, timeout: &str) -> Value {
     let to = json!([{ "destination": { "host": "web" } }]);
     json!({
@@ -21,7 +21,7 @@ fn route(name: &str, timeout: &str) -> Value {
     })
 }
 
-/// The timeout that requests of a client to `web` have; the usual one is none.
+/// Returns the timeout of a client's requests to `web`; `None` is the default.
 fn timeout(client: &XdsClient) -> Option<String> {
     let held = client.held();
     let body = held.body(ResourceType::Route, "80")?;
@@ -77,7 +77,7 @@ impl Fixture {
     }
 }
 
-/// What becomes of the VirtualServices called so, by cluster.
+/// Returns the statuses of the VirtualServices with this name, by cluster.
 async fn states(server: &Server, name: &str) -> Vec<(String, String, String)> {
     let path = format!("/debug/config?kind=VirtualService&name={name}");
     let all = server.admin.json(&path).await;
@@ -103,7 +103,7 @@ async fn states_until(server: &Server, name: &str, expected: &[(&str, &str, &str
 }
 
 #[tokio::test]
-async fn a_named_clusters_own_rules_hold_for_its_proxies_and_the_shared_stores_go_first() {
+async fn named_cluster_rules_apply_to_its_proxies_and_the_shared_store_wins() {
     let fixture = Fixture::new("trafficFrom: [east]").await;
     let [east, west] = &fixture.members;
     let server = fixture.setup.start_ready().await;
@@ -130,14 +130,15 @@ async fn a_named_clusters_own_rules_hold_for_its_proxies_and_the_shared_stores_g
     timeouts_until(clients, ["4s", ""]).await;
     assert!(held(of_west) == before, "what a cluster says is for its own proxies");
 
-    // The shared store's of that name counts for all, and whose it is can be seen.
+    // The object of the shared store with this name applies to all proxies, and its origin is
+    // shown.
     fixture.setup.put("web", &route("web", "9s"));
     timeouts_until(clients, ["9s", "9s"]).await;
     states_until(&server, "web", &[("", "inForce", ""), ("east", "shadowed", "STR1120")]).await;
     fixture.setup.take_out("web");
     timeouts_until(clients, ["4s", ""]).await;
 
-    // One that can't be read keeps what it said, and says so.
+    // An unreadable object keeps its last valid version, and reports this.
     let mut broken = route("web", "5s");
     broken["spec"]["hosts"] = json!(7);
     east.apply(broken);
@@ -146,7 +147,7 @@ async fn a_named_clusters_own_rules_hold_for_its_proxies_and_the_shared_stores_g
     east.apply(route("web", "5s"));
     timeouts_until(clients, ["5s", ""]).await;
 
-    // The key is followed, and so are names that nobody has.
+    // Changes of the key take effect, including unknown cluster names.
     fixture.write_policy("trafficFrom: [west, nobody]");
     timeouts_until(clients, ["", "3s"]).await;
     states_until(&server, "web", &[("west", "inForce", "")]).await;
@@ -161,7 +162,7 @@ async fn a_named_clusters_own_rules_hold_for_its_proxies_and_the_shared_stores_g
 }
 
 #[tokio::test]
-async fn what_a_cluster_said_stays_while_it_is_away_and_goes_with_it() {
+async fn rules_of_a_cluster_stay_while_it_is_unreachable_and_are_removed_with_it() {
     let fixture = Fixture::new("trafficFrom: [east, west]").await;
     let server = fixture.setup.start_ready().await;
     let [of_east, of_west] = &fixture.connect(&server).await;
@@ -171,7 +172,7 @@ async fn what_a_cluster_said_stays_while_it_is_away_and_goes_with_it() {
     timeouts_until([of_east, of_west], ["2s", "6s"]).await;
     server.shut_down().await;
 
-    // Over a restart, while its API server is away.
+    // After a restart, while its API server is down.
     let server = fixture.setup.start_ready().await;
     let [of_east, of_west] = &fixture.connect(&server).await;
     timeouts_until([of_east, of_west], ["2s", "6s"]).await;
@@ -179,13 +180,13 @@ async fn what_a_cluster_said_stays_while_it_is_away_and_goes_with_it() {
     states_until(&server, "web", &both).await;
     fixture.setup.take_out("west");
     states_until(&server, "web", &both[..1]).await;
-    // Who stays connected in a cluster that has left keeps what it has.
+    // A proxy that stays connected in a removed cluster keeps its configuration.
     timeouts_until([of_east, of_west], ["2s", "6s"]).await;
     server.shut_down().await;
 }
 
 #[tokio::test]
-async fn a_reader_without_the_right_holds_nothing_up_and_is_told_of() {
+async fn missing_right_of_a_reader_delays_nothing_and_is_reported() {
     let fixture = Fixture::new("trafficFrom: [east]").await;
     let resource = "virtualservices".to_owned();
     fixture.members[0].api.fault(Fault::Forbidden { resource });

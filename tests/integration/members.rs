@@ -1,5 +1,6 @@
-//! Member clusters, sentence by sentence (docs/reference/interface.md, "Member clusters"): which Secrets make one, who holds
-//! an ID, and what is left of a cluster whose Secret goes.
+//! Member clusters, sentence by sentence (docs/reference/interface.md, "Member clusters"): which
+//! Secrets define one, which Secret owns an ID, and what remains of a cluster after its Secret is
+//! deleted.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use super::mesh::{
 use strait_sim::objects::{HTTP, Port};
 use strait_sim::{Fault, objects};
 
-/// A Secret with these keys.
+/// Returns a Secret with these keys.
 fn secret(name: &str, keys: &[(&str, &str)]) -> Value {
     let data: serde_json::Map<_, _> =
         keys.iter().map(|(key, text)| ((*key).to_owned(), json!(text))).collect();
@@ -21,7 +22,7 @@ fn secret(name: &str, keys: &[(&str, &str)]) -> Value {
     })
 }
 
-/// Waits until a cluster's first entry is in that state, for a reason that holds this text.
+/// Waits until a cluster's first entry is in this state, with a reason that contains this text.
 async fn shown(server: &Server, id: &str, state: &str, reason: &str) -> Value {
     let why = |entry: &Value| entry["reason"].as_str().unwrap_or_default().contains(reason);
     server.cluster_until(id, |entry| entry["state"] == state && why(entry)).await
@@ -34,7 +35,7 @@ async fn member(id: &str, network: &str, last: u8) -> Member {
 }
 
 #[tokio::test]
-async fn each_key_of_a_secret_is_a_cluster_or_told_why_not() {
+async fn each_key_of_a_secret_is_a_cluster_or_reports_why_not() {
     let (east, west) = (member("east", "n1", 1).await, member("west", "n1", 2).await);
     let (long, too_long) = ("a".repeat(63), "a".repeat(64));
     let setup = Setup::new();
@@ -52,7 +53,7 @@ async fn each_key_of_a_secret_is_a_cluster_or_told_why_not() {
         ("named", &one.replace("127.0.0.1", "localhost")),
     ];
     setup.put("all", &secret("all", &keys));
-    // Neither in another namespace nor with another value of the label.
+    // Secrets in another namespace, or with another value of the label, are ignored.
     let mut stranger = secret("stranger", &[("stranger", &one)]);
     stranger["metadata"]["namespace"] = json!("elsewhere");
     setup.put("stranger", &stranger);
@@ -70,7 +71,7 @@ async fn each_key_of_a_secret_is_a_cluster_or_told_why_not() {
         ("-a", "rejected", "STR0215"),
         ("empty", "rejected", "STR02"),
         ("program", "rejected", "STR0203"),
-        // A literal loopback address is allowed here, a name for it never is.
+        // A literal loopback address is allowed here; a name that resolves to one never is.
         ("named", "rejected", "STR0209"),
     ] {
         let entry = shown(&server, id, state, code).await;
@@ -83,7 +84,7 @@ async fn each_key_of_a_secret_is_a_cluster_or_told_why_not() {
 }
 
 #[tokio::test]
-async fn the_current_context_decides_else_the_only_one() {
+async fn current_context_is_used_or_the_only_one() {
     let (east, west) = (member("east", "n1", 1).await, member("west", "n1", 2).await);
     let of = |member: &Member| -> Value {
         serde_json::from_str(&member.api.kubeconfig()).expect("JSON")
@@ -123,7 +124,7 @@ async fn the_current_context_decides_else_the_only_one() {
 }
 
 #[tokio::test]
-async fn a_secret_a_key_and_a_label_go_alike() {
+async fn removal_of_a_secret_a_key_or_a_label_removes_the_cluster() {
     let (a, b, c) =
         (member("a", "n1", 1).await, member("b", "n1", 2).await, member("c", "n1", 3).await);
     let d = member("d", "n1", 4).await;
@@ -146,13 +147,13 @@ async fn a_secret_a_key_and_a_label_go_alike() {
         let entry = shown(&server, id, "draining", "withdrawn in").await;
         assert_eq!((&entry["services"], &entry["endpoints"]), (&json!(2), &json!(1)), "{entry}");
     }
-    // Frozen: what happens there is not seen, and what was there stays.
+    // Frozen: changes in the cluster are not received, and its state stays.
     a.serve("web", &["10.0.0.9"]);
     d.serve("web", &["10.0.0.4", "10.0.0.5"]);
     let more = [&all[..], &[("10.0.0.5:8080", 1)]].concat();
     endpoints_until(&client, "web", &more).await;
 
-    // Each comes back in a way of its own, under other names as well.
+    // Each returns in a different way, also under other names.
     setup.put("new", &renamed(a.secret(), "new"));
     setup.put("both", &secret("both", &[("b", &of_b), ("d", &of_d)]));
     setup.join(&[&c]);
@@ -164,7 +165,7 @@ async fn a_secret_a_key_and_a_label_go_alike() {
 }
 
 #[tokio::test]
-async fn what_never_held_anything_leaves_nothing_to_wait_for() {
+async fn removed_cluster_without_data_leaves_no_entry() {
     let (east, denied) = (member("east", "n1", 1).await, member("denied", "n1", 2).await);
     denied.api.fault(Fault::Unauthorized);
     let setup = Setup::new().with(&["--cluster-removal-grace", "120s"]);
@@ -191,7 +192,7 @@ async fn what_never_held_anything_leaves_nothing_to_wait_for() {
 }
 
 #[tokio::test]
-async fn a_drained_cluster_leaves_load_balancing_and_a_paused_one_is_frozen() {
+async fn drained_cluster_leaves_load_balancing_and_paused_cluster_is_frozen() {
     let (east, west) = (member("east", "n1", 1).await, member("west", "n1", 2).await);
     let setup = Setup::new();
     setup.join(&[&east, &west]);
@@ -218,7 +219,7 @@ async fn a_drained_cluster_leaves_load_balancing_and_a_paused_one_is_frozen() {
     let frozen = [one, ("10.0.0.2:8080", 1), ("10.0.0.3:8080", 1)];
     endpoints_until(&client, "web", &frozen).await;
     west.serve("web", &["10.0.0.4"]);
-    // East's later change is seen, west's is not.
+    // East's later change is received, west's is not.
     east.serve("web", &["10.0.0.1", "10.0.0.5"]);
     let later = [&frozen[..], &[("10.0.0.5:8080", 1)]].concat();
     endpoints_until(&client, "web", &later).await;
@@ -231,7 +232,7 @@ async fn a_drained_cluster_leaves_load_balancing_and_a_paused_one_is_frozen() {
 }
 
 #[tokio::test]
-async fn objects_are_counted_as_they_are_held() {
+async fn counts_match_the_stored_objects() {
     let east = member("east", "n1", 1).await;
     let setup = Setup::new();
     setup.join(&[&east]);
@@ -245,10 +246,10 @@ async fn objects_are_counted_as_they_are_held() {
 }
 
 #[tokio::test]
-async fn the_config_clusters_own_id_can_not_be_taken() {
+async fn id_of_the_config_cluster_can_not_be_taken() {
     let (hub, east) = (member("hub", "n1", 1).await, member("east", "n1", 2).await);
     let setup = Setup::new();
-    // Older than everything, and under another name: it is the ID that counts.
+    // Older than all others, and under another name: the ID decides.
     let mut thief = secret("aaa", &[("hub", &east.api.kubeconfig())]);
     thief["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
     hub.apply(thief);

@@ -1,8 +1,8 @@
-//! A whole mesh in the test's own process: simulated API servers, the real server on free ports, proxies
-//! that record over mTLS, and the admin API.
+//! A whole mesh in the test's process: simulated API servers, the real server on free ports,
+//! proxies that record responses over mTLS, and the admin API.
 //!
-//! What a test needs is started by one line each and ends with it. Nothing here waits for time to pass:
-//! [`wait_until`] asks again until the answer is right, and says at the limit what it was instead.
+//! Each component is started by one line and ends with the test. Nothing sleeps for a fixed time:
+//! [`wait_until`] repeats a check until it passes, and reports the last failure at its limit.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -36,12 +36,12 @@ use strait_xds_client::{Options as ClientOptions, XdsClient, XdsConnectError, ch
 
 /// The system namespace.
 pub(crate) const SYSTEM: &str = "strait-system";
-/// The namespace of what the tests serve.
+/// The namespace of the services in tests.
 pub(crate) const SHOP: &str = "shop";
-/// How long anything may take that should take no time: the machine may be busy.
+/// The time limit of anything that should be immediate, because the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// Asks until the answer is `Ok`; at the limit fails with the last `Err`.
+/// Repeats a check until it returns `Ok`. Panics with the last `Err` at the limit.
 pub(crate) async fn wait_until<T>(
     limit: Duration,
     mut ask: impl AsyncFnMut() -> Result<T, String>,
@@ -57,17 +57,17 @@ pub(crate) async fn wait_until<T>(
     }
 }
 
-/// All that a command said.
+/// Returns the whole output of a command.
 pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// `Ok` where `true`, else what there was instead.
+/// Returns `Ok` if `is` is true, and otherwise `instead` as the error.
 pub(crate) fn holds(is: bool, instead: impl std::fmt::Debug) -> Result<(), String> {
     if is { Ok(()) } else { Err(format!("{instead:#?}")) }
 }
 
-/// What outlives a server: its configuration and state on disk, and the mesh's CA.
+/// The data that survives a server: its configuration and state on disk, and the mesh's CA.
 pub(crate) struct Setup {
     directory: TempDir,
     authority: Authority,
@@ -87,7 +87,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// An empty configuration directory, and a CA.
+    /// Creates an empty configuration directory, and a CA.
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(directory.path().join("config")).expect("a directory");
@@ -97,41 +97,41 @@ impl Setup {
         Self { directory, authority, flags: Vec::new() }
     }
 
-    /// The same with these flags of `strait serve`.
+    /// Adds flags of `strait serve`.
     #[must_use]
     pub(crate) fn with(mut self, flags: &[&str]) -> Self {
         self.flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
         self
     }
 
-    /// A path beside the configuration.
+    /// Returns a path next to the configuration directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// The mesh's CA.
+    /// Returns the mesh's CA.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// Writes an object into the configuration, at once as a whole.
+    /// Writes an object into the configuration, atomically.
     pub(crate) fn put(&self, name: &str, object: &Value) {
         replace(&self.path("config").join(format!("{name}.json")), &object.to_string());
     }
 
-    /// Takes an object out of the configuration.
+    /// Deletes an object from the configuration.
     pub(crate) fn take_out(&self, name: &str) {
         std::fs::remove_file(self.path("config").join(format!("{name}.json"))).expect("removed");
     }
 
-    /// Makes clusters members, by a Secret each.
+    /// Makes clusters members, with one Secret each.
     pub(crate) fn join(&self, members: &[&Member]) {
         for member in members {
             self.put(member.id(), &member.secret());
         }
     }
 
-    /// The command line of `strait serve` for this.
+    /// Returns the command line of `strait serve` for this setup.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let path = |name: &str| self.path(name).display().to_string();
         let (config, state, ca) = (path("config"), path("state"), path("ca"));
@@ -146,12 +146,13 @@ impl Setup {
         arguments.into_iter().chain(given).map(str::to_owned).collect()
     }
 
-    /// The same with another state directory: each has one server at a time.
+    /// Returns the command line with another state directory, because each directory can have only
+    /// one server.
     pub(crate) fn arguments_on(&self, state: &Path) -> Vec<String> {
         in_state_dir(self.arguments(), state)
     }
 
-    /// The same with this config cluster in the place of the directory.
+    /// Returns the command line with this config cluster instead of the directory.
     pub(crate) fn arguments_with(&self, hub: &SimCluster) -> Vec<String> {
         let kubeconfig = self.path("kubeconfig");
         std::fs::write(&kubeconfig, hub.kubeconfig()).expect("written");
@@ -178,7 +179,8 @@ impl Setup {
         Server { bound, admin, clients: Supervisor::new() }
     }
 
-    /// Starts one of several with this config cluster, whose state directory has that name, and waits until it is ready.
+    /// Starts one of several servers with this config cluster and the named state directory, and
+    /// waits until it is ready.
     pub(crate) async fn start_replica(&self, hub: &SimCluster, state: &str) -> Server {
         let arguments = in_state_dir(self.arguments_with(hub), &self.path(state));
         let server = self.start_as(arguments).await;
@@ -193,12 +195,13 @@ impl Setup {
         server
     }
 
-    /// A client's TLS: a certificate for this service account of the mesh, and the CA as its root.
+    /// Returns a client's TLS configuration: a certificate for this service account of the mesh,
+    /// and the CA as its root.
     pub(crate) fn certificate(&self, namespace: &str, account: &str) -> Arc<ClientConfig> {
         self.certificate_for(namespace, account, Duration::from_secs(3600))
     }
 
-    /// The same, which expires after that long.
+    /// Returns a client's TLS configuration whose certificate expires after `life`.
     pub(crate) fn certificate_for(
         &self,
         namespace: &str,
@@ -215,7 +218,7 @@ fn in_state_dir(mut arguments: Vec<String>, state: &Path) -> Vec<String> {
     arguments
 }
 
-/// TLS of a client that shows a certificate of one CA and believes another.
+/// Returns the TLS configuration of a client with a certificate of one CA that trusts another.
 pub(crate) fn certificate_of(
     signer: &Authority,
     believed: &Authority,
@@ -229,14 +232,14 @@ pub(crate) fn certificate_of(
     tls::client_config(chain, issued.key_der(), believed.roots()).expect("a configuration")
 }
 
-/// Writes a file as a whole: readers see the old one or the new one.
+/// Replaces a file atomically: readers see the old or the new content.
 pub(crate) fn replace(path: &Path, text: &str) {
     let beside = path.with_extension("new");
     std::fs::write(&beside, text).expect("written");
     std::fs::rename(&beside, path).expect("renamed");
 }
 
-/// A running server. It ends with the test's runtime, or by [`Self::shut_down`].
+/// A running server. It ends with the test's runtime, or with [`Self::shut_down`].
 pub(crate) struct Server {
     /// Its ports and its token.
     pub(crate) bound: Bound,
@@ -255,7 +258,7 @@ impl Server {
         .await;
     }
 
-    /// Waits until the entry of a cluster in `/debug/clusters` passes.
+    /// Waits until a cluster's entry in `/debug/clusters` passes, and returns it.
     pub(crate) async fn cluster_until(&self, id: &str, test: impl Fn(&Value) -> bool) -> Value {
         wait_until(SOON, async || {
             let entry = self.cluster(id).await;
@@ -264,24 +267,24 @@ impl Server {
         .await
     }
 
-    /// Waits until a cluster is in that state.
+    /// Waits until a cluster is in this state, and returns its entry.
     pub(crate) async fn cluster_in(&self, id: &str, state: &str) -> Value {
         self.cluster_until(id, |entry| entry["state"] == state).await
     }
 
-    /// The first entry of a cluster in `/debug/clusters`: null where there is none.
+    /// Returns a cluster's first entry in `/debug/clusters`, or null if it has none.
     pub(crate) async fn cluster(&self, id: &str) -> Value {
         self.clusters(id).await.into_iter().next().unwrap_or_default()
     }
 
-    /// All entries of a cluster in `/debug/clusters`.
+    /// Returns all entries of a cluster in `/debug/clusters`.
     pub(crate) async fn clusters(&self, id: &str) -> Vec<Value> {
         let all = self.admin.json("/debug/clusters").await;
         let all = all.as_array().expect("a list").iter();
         all.filter(|entry| entry["id"] == id).cloned().collect()
     }
 
-    /// Connects a proxy in the Delta form.
+    /// Connects a proxy with the Delta variant.
     pub(crate) async fn connect(&self, setup: &Setup, proxy: &Proxy) -> XdsClient {
         let options = ClientOptions::default();
         self.open(setup, proxy, options).await.unwrap_or_else(|error| panic!("{error}"))
@@ -298,7 +301,7 @@ impl Server {
         self.open_with(tls, proxy, options).await
     }
 
-    /// Connects a proxy with that certificate.
+    /// Connects a proxy with this certificate.
     pub(crate) async fn open_with(
         &self,
         tls: Arc<ClientConfig>,
@@ -309,7 +312,7 @@ impl Server {
         XdsClient::open(channel, proxy.node(), options, &self.clients).await
     }
 
-    /// Runs `strait` against it.
+    /// Runs `strait` with this server.
     pub(crate) async fn strait(&self, arguments: &[&str]) -> Output {
         let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_strait"));
         command
@@ -320,14 +323,14 @@ impl Server {
         command.output().await.expect("the program runs")
     }
 
-    /// Ends it, once its clients have gone.
+    /// Stops it, after its clients.
     pub(crate) async fn shut_down(self) {
         self.clients.shut_down(Duration::from_secs(5)).await;
         self.bound.shut_down().await;
     }
 }
 
-/// In the Delta or the SotW form, from nothing.
+/// Returns options for the Delta or the SotW variant, without known resources.
 pub(crate) fn from_nothing(form: ProtocolForm) -> ClientOptions {
     ClientOptions { form, ..ClientOptions::default() }
 }
@@ -341,13 +344,13 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Of the server there, with that token.
+    /// Returns a client of the server at this address, with this token.
     pub(crate) fn new(address: SocketAddr, token: &str) -> Self {
         let http = HttpClient::builder(TokioExecutor::new()).build_http();
         Self { address, token: token.to_owned(), http }
     }
 
-    /// Status and body, asked with this `Authorization`.
+    /// Returns status and body of a request with this `Authorization`.
     pub(crate) async fn get(
         &self,
         path: &str,
@@ -362,7 +365,7 @@ impl Admin {
         };
         let response = match ask().await {
             Ok(response) => response,
-            // A connection that was kept, and that the server ended in this very moment.
+            // The server closed the persistent connection at this moment.
             Err(_) => ask().await.expect("an answer"),
         };
         let status = response.status();
@@ -370,19 +373,19 @@ impl Admin {
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// Status and body, asked with the token.
+    /// Returns status and body of a request with the token.
     pub(crate) async fn text(&self, path: &str) -> (StatusCode, String) {
         self.get(path, Some(&format!("Bearer {}", self.token))).await
     }
 
-    /// The JSON there.
+    /// Returns the JSON response.
     pub(crate) async fn json(&self, path: &str) -> Value {
         let (status, text) = self.text(path).await;
         assert_eq!(status, StatusCode::OK, "{path}: {text}");
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}"))
     }
 
-    /// The value of a metric without labels.
+    /// Returns the value of a metric without labels.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let (_, text) = self.text("/metrics").await;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -391,12 +394,12 @@ impl Admin {
     }
 }
 
-/// A proxy as it describes itself.
+/// A proxy with the properties in its node.
 #[derive(Debug, Clone)]
 pub(crate) struct Proxy {
     /// `sidecar` or `router`.
     pub(crate) kind: &'static str,
-    /// Its pod.
+    /// The name of its pod.
     pub(crate) name: &'static str,
     /// Its namespace.
     pub(crate) namespace: &'static str,
@@ -404,7 +407,7 @@ pub(crate) struct Proxy {
     pub(crate) account: &'static str,
     /// `CLUSTER_ID`.
     pub(crate) cluster: String,
-    /// `NETWORK`, where it claims one.
+    /// `NETWORK`, if it claims one.
     pub(crate) network: Option<&'static str>,
     /// Its address.
     pub(crate) ip: String,
@@ -413,7 +416,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// A sidecar beside the pod `client.shop`, which no registry has.
+    /// Returns a sidecar of the pod `client.shop`, which is in no registry.
     pub(crate) fn sidecar(cluster: &str) -> Self {
         Self {
             kind: "sidecar",
@@ -427,7 +430,7 @@ impl Proxy {
         }
     }
 
-    /// An east-west gateway, whose pod no registry has.
+    /// Returns an east-west gateway, whose pod is in no registry.
     pub(crate) fn gateway(cluster: &str) -> Self {
         Self {
             kind: "router",
@@ -440,13 +443,13 @@ impl Proxy {
         }
     }
 
-    /// Its node id.
+    /// Returns its node ID.
     pub(crate) fn id(&self) -> String {
         let Self { kind, name, namespace, ip, .. } = self;
         format!("{kind}~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local")
     }
 
-    /// What it sends first.
+    /// Returns the node of its first request.
     pub(crate) fn node(&self) -> Node {
         let text = |text: &str| ProtoValue { kind: Some(Kind::StringValue(text.to_owned())) };
         let labels = self.labels.iter().map(|(key, value)| ((*key).to_owned(), text(value)));
@@ -464,7 +467,7 @@ impl Proxy {
     }
 }
 
-/// A member cluster: an API server and what runs there.
+/// A member cluster: an API server and its objects.
 #[derive(Clone)]
 pub(crate) struct Member {
     /// The API server.
@@ -472,12 +475,12 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// A cluster whose system namespace names its network, with a gateway at `gateway`.
+    /// Starts a cluster whose system namespace names its network, with a gateway at `gateway`.
     pub(crate) async fn start(id: &str, network: &str, gateway: &str) -> Self {
         Self::start_with(id, network, gateway, SimOptions::default()).await
     }
 
-    /// The same, set up otherwise.
+    /// Starts a cluster with these options of the simulator, like [`Self::start`].
     pub(crate) async fn start_with(
         id: &str,
         network: &str,
@@ -492,12 +495,12 @@ impl Member {
         member
     }
 
-    /// Its ID.
+    /// Returns its ID.
     pub(crate) fn id(&self) -> &str {
         self.api.id()
     }
 
-    /// The Secret that makes it a member.
+    /// Returns the Secret that makes it a member.
     pub(crate) fn secret(&self) -> Value {
         self.api.member_secret(SYSTEM)
     }
@@ -507,7 +510,7 @@ impl Member {
         self.api.store().apply(object).expect("a valid object");
     }
 
-    /// The service `name.shop` on pods in the mesh at these addresses, and the pods.
+    /// Applies the service `name.shop` with pods in the mesh at these addresses.
     pub(crate) fn serve(&self, name: &str, addresses: &[&str]) {
         let pod_name = |address: &str| format!("{name}-{}", address.replace('.', "-"));
         for address in addresses {
@@ -524,18 +527,18 @@ impl Member {
         }
     }
 
-    /// The slice of the service `name.shop`.
+    /// Applies the slice of the service `name.shop`.
     pub(crate) fn slice(&self, name: &str, ports: &[Port], endpoints: &[Endpoint]) {
         self.apply(objects::endpoint_slice(SHOP, name, &format!("{name}-1"), ports, endpoints));
     }
 }
 
-/// The upstream cluster of port 80 of `name.shop`.
+/// Returns the name of the upstream cluster for port 80 of `name.shop`.
 pub(crate) fn outbound(name: &str) -> String {
     format!("outbound|80||{name}.{SHOP}.svc.cluster.local")
 }
 
-/// Waits until a proxy has exactly these endpoints of `name.shop`, as `address:port weight`.
+/// Waits until a proxy has exactly these endpoints of `name.shop`, as `address:port` and weight.
 pub(crate) async fn endpoints_until(client: &XdsClient, name: &str, expected: &[(&str, u32)]) {
     let expected =
         expected.iter().map(|(address, weight)| (address.parse().expect("valid"), *weight));
@@ -549,13 +552,13 @@ pub(crate) async fn endpoints_until(client: &XdsClient, name: &str, expected: &[
     .await;
 }
 
-/// A Secret under another name, holding the same.
+/// Returns a Secret under another name with the same content.
 pub(crate) fn renamed(mut secret: Value, name: &str) -> Value {
     secret["metadata"]["name"] = json!(name);
     secret
 }
 
-/// All that a client holds but its assignments.
+/// Returns all resources that a client has, except assignments.
 pub(crate) fn held(client: &XdsClient) -> BTreeMap<(ResourceType, String), Vec<u8>> {
     let contents = client.held();
     let kinds = ResourceType::ALL.into_iter().filter(|kind| *kind != ResourceType::Endpoint);

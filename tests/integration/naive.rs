@@ -1,8 +1,10 @@
-//! What a proxy should be given, by plain loops over Kubernetes objects as JSON: a second opinion.
+//! A second implementation of the assignments that a proxy should have, with plain loops over
+//! Kubernetes objects as JSON.
 //!
-//! Written from docs/reference/interface.md ("Networks", "Merging") alone. It shares no line with the product, is slow, and knows
-//! only what the simulation makes: IPv4, one slice for each service, every weight 1, all clusters equally old and of
-//! one mind about a service's definition, but for its ports.
+//! It was written only from docs/reference/interface.md ("Networks", "Merging"). It shares no code
+//! with the product, is slow, and supports only the simulated objects: IPv4, one slice per service,
+//! weight 1, clusters of equal age, and equal definitions of a service in all clusters, except for
+//! its ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +18,7 @@ use strait_xds_client::ClientContents;
 
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 
-/// Everything that decides.
+/// All inputs of the assignments.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     /// The members, by ID.
@@ -24,28 +26,28 @@ pub(crate) struct World {
     pub(crate) mesh_networks: MeshNetworks,
 }
 
-/// A member.
+/// A member cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
-    /// The annotation of its Secret.
+    /// The network in the annotation of its Secret.
     pub(crate) fixed_network: Option<String>,
-    /// As last seen.
+    /// Its objects as last seen.
     pub(crate) objects: Objects,
 }
 
 /// Mesh networks, without contradictions.
 #[derive(Debug, Default)]
 pub(crate) struct MeshNetworks {
-    /// Network by cluster.
+    /// Networks by cluster.
     pub(crate) registries: BTreeMap<String, String>,
-    /// Network by range.
+    /// Networks by address range.
     pub(crate) ranges: BTreeMap<String, String>,
-    /// Network, address and port.
+    /// Gateways: network, address and port.
     pub(crate) gateways: BTreeSet<(String, String, u16)>,
 }
 
 impl MeshNetworks {
-    /// As Istio writes them.
+    /// Returns them in Istio's format.
     pub(crate) fn to_json(&self) -> Value {
         let mut networks = json!({});
         let mut add = |network: &str, list: &str, entry: Value| {
@@ -67,7 +69,7 @@ impl MeshNetworks {
         json!({ "networks": networks })
     }
 
-    /// The network of the longest range that holds the address.
+    /// Returns the network of the longest range that contains the address.
     fn of_address(&self, address: &str) -> Option<&String> {
         let bits = |text: &str| u32::from(text.parse::<std::net::Ipv4Addr>().expect("IPv4"));
         let mut best: Option<(u32, &String)> = None;
@@ -94,7 +96,7 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// What is there now.
+    /// Returns the current objects of a store.
     pub(crate) fn of(store: &Store) -> Self {
         let all = |kind: &str| store.all(kind).iter().map(|object| object.value()).collect();
         Self {
@@ -106,7 +108,7 @@ impl Objects {
         }
     }
 
-    /// The pod that an endpoint names, or whose address it has.
+    /// Returns the pod that an endpoint names, or the pod with its address.
     fn pod_of(&self, namespace: &str, endpoint: &Value) -> Option<&Value> {
         self.pod(namespace, |pod| match endpoint["targetRef"]["name"].as_str() {
             Some(named) => text(pod, "/metadata/name") == named,
@@ -127,7 +129,7 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Locality, address, port and whether by mTLS; and the weight.
+/// Weights by locality, address, port and whether mTLS is used.
 pub(crate) type Members = BTreeMap<(String, String, u64, bool), u64>;
 
 impl World {
@@ -155,13 +157,13 @@ impl World {
         self.network(&proxy.cluster, own, &proxy.ip)
     }
 
-    /// The gateways by which endpoints of a cluster in a network are reached.
+    /// Returns the gateways through which a cluster's endpoints in a network are reached.
     fn gateways(&self, network: &str, of_cluster: &str) -> BTreeSet<(String, u64)> {
         let mut own = BTreeSet::new();
         let mut all = BTreeSet::new();
         for (id, cluster) in &self.clusters {
             for service in &cluster.objects.services {
-                // A fixed network is that of the gateways, too.
+                // A fixed network also applies to gateways.
                 let claimed = label(service, NETWORK_LABEL);
                 let fixed = cluster.fixed_network.as_deref();
                 if claimed.map(|claimed| fixed.unwrap_or(claimed)) != Some(network) {
@@ -186,7 +188,7 @@ impl World {
         if own.is_empty() { all } else { own }
     }
 
-    /// Whether the proxy is an east-west gateway.
+    /// Returns whether the proxy is an east-west gateway.
     fn is_gateway(&self, proxy: &Proxy) -> bool {
         let services = &self.clusters[&proxy.cluster].objects.services;
         proxy.kind == "router"
@@ -201,7 +203,7 @@ impl World {
     }
 }
 
-/// The assignments that the proxy should hold, by name.
+/// Returns the assignments that the proxy should have, by name.
 pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Members> {
     let mut all = BTreeMap::new();
     let claims = claims(world);
@@ -233,7 +235,7 @@ pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Memb
                 };
                 let (port_name, claims) = (text(port, "/name"), &claims);
                 let service = Asked { namespace, name, is_public, number, port_name, claims };
-                // The first cluster that has the number says how it is called.
+                // The name of a port number comes from the first cluster that has it.
                 all.entry(resource).or_insert_with(|| members(world, proxy, is_gateway, &service));
             }
         }
@@ -245,14 +247,14 @@ pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Memb
 struct Asked<'a> {
     namespace: &'a str,
     name: &'a str,
-    /// Gateways carry only what is exported to everybody.
+    /// Gateways carry only services that are exported to all namespaces.
     is_public: bool,
     number: &'a Value,
     port_name: &'a str,
     claims: &'a Claims<'a>,
 }
 
-/// The clusters that have pods at an address, by network and address.
+/// The clusters with pods at an address, by network and address.
 type Claims<'a> = BTreeMap<(String, &'a str), BTreeSet<&'a str>>;
 
 fn claims(world: &World) -> Claims<'_> {
@@ -283,7 +285,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
     let Asked { namespace, name, is_public, number, port_name, claims } = *asked;
     let here = world.network_of_proxy(proxy);
     let mut direct: BTreeMap<(String, String, u64), bool> = BTreeMap::new();
-    // Of each endpoint elsewhere: where it is, and its gateways.
+    // For each endpoint in another network: its locality and its gateways.
     let mut elsewhere: Vec<(String, BTreeSet<(String, u64)>)> = Vec::new();
     for (id, cluster) in &world.clusters {
         let objects = &cluster.objects;
@@ -291,7 +293,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
             text(object, "/metadata/name") == name
                 && text(object, "/metadata/namespace") == namespace
         };
-        // A slice says nothing without its Service.
+        // A slice without its Service is ignored.
         let Some(service) = objects.services.iter().find(is_it) else { continue };
         let mut own = service["spec"]["ports"].as_array().into_iter().flatten();
         let own = own.find(|port| port["port"] == *number);
@@ -312,7 +314,8 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
                         == Some("istio");
                     let own = pod.and_then(|pod| label(pod, NETWORK_LABEL));
                     let network = world.network(id, own, address);
-                    // One address is one pod: that of the proxy's cluster, else that of the first.
+                    // One address is one pod: the pod of the proxy's cluster, or else that of the
+                    // first cluster.
                     let claimants =
                         claims.get(&(network.clone(), address)).filter(|_| pod.is_some());
                     let holder = claimants.and_then(|all| match all.get(&*proxy.cluster) {
@@ -343,7 +346,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
             }
         }
     }
-    // What one endpoint weighs, so that it can be shared evenly.
+    // The weight of one endpoint, so that it can be divided evenly.
     elsewhere.retain(|(_, gateways)| !gateways.is_empty());
     let whole = elsewhere.iter().fold(1, |whole, (_, gateways)| {
         let count = gateways.len() as u64;
@@ -362,7 +365,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
     }
     for ((address, port), by_locality) in through {
         let sum = by_locality.values().sum();
-        // The first in locality order of those that bring most.
+        // The first locality, in order, of those with the maximum weight.
         let most = by_locality.values().max().copied().unwrap_or_default();
         let home = by_locality.iter().find(|(_, share)| **share == most).expect("one").0;
         all.insert((home.clone(), address, port, true), seven_digits(sum));
@@ -372,7 +375,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
     all
 }
 
-/// The nearest number with seven binary digits and zeros (docs/decisions/0009).
+/// Returns the nearest number with seven significant binary digits (docs/decisions/0009).
 fn seven_digits(weight: u64) -> u64 {
     let mut step = 1;
     while weight / step >= 128 {
@@ -385,7 +388,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The assignments that a proxy does hold, in the same form.
+/// Returns the assignments that a proxy has, in the same format.
 pub(crate) fn held(held: &ClientContents) -> BTreeMap<String, Members> {
     let names = held.names(ResourceType::Endpoint);
     names.map(|name| (name.to_owned(), members_of(held, name))).collect()
@@ -404,7 +407,7 @@ fn members_of(held: &ClientContents, name: &str) -> Members {
             format!("{}/{}", text(locality, "/locality/region"), text(locality, "/locality/zone"));
         for member in locality["lb_endpoints"].as_array().into_iter().flatten() {
             let socket = &member["endpoint"]["address"]["socket_address"];
-            // As Envoy chooses: by the member's own metadata, else as the cluster says for all.
+            // As Envoy selects it: by the member's own metadata, or else by the cluster's default.
             let told = &member["metadata"]["filter_metadata"]["envoy.transport_socket_match"];
             let matches = cluster["transport_socket_matches"].as_array().into_iter().flatten();
             let matching = |one: &&Value| one["match"]["tlsMode"] == told["tlsMode"];

@@ -1,5 +1,6 @@
-//! Networks, sentence by sentence (docs/reference/interface.md, "Networks" and the claims of "Proxies"): who is in which, and
-//! that explanations say what proxies were sent.
+//! Networks, sentence by sentence (docs/reference/interface.md, "Networks" and the claims of
+//! "Proxies"): the network of each proxy and endpoint, and explanations that agree with the
+//! resources sent.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{Options as ClientOptions, StreamEnded, XdsClient, XdsConnectError};
 
-/// East in n1 and west in n2, the same pod addresses in both, each serving `web`.
+/// Starts east in n1 and west in n2, with the same pod addresses, each serving `web`.
 async fn east_and_west() -> (Member, Member) {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n2", "198.18.0.2").await;
@@ -23,7 +24,7 @@ async fn east_and_west() -> (Member, Member) {
     (east, west)
 }
 
-/// The gateways of a network in `/debug/networks`, as `address cluster`.
+/// Returns the gateways of a network in `/debug/networks`, as `address cluster`.
 fn gateways(networks: &Value, name: &str) -> Vec<String> {
     let all = networks.as_array().expect("a list").iter();
     let network = all.filter(|one| one["network"] == name);
@@ -33,7 +34,7 @@ fn gateways(networks: &Value, name: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_annotation_moves_pods_proxies_and_gateways_and_what_it_overrules_is_shown() {
+async fn annotation_moves_pods_proxies_and_gateways_and_ignored_claims_are_shown() {
     let (east, west) = east_and_west().await;
     let placed = objects::pod(SHOP, "web-10-0-0-3", "web", "10.0.0.3", "node");
     west.apply(objects::labelled(placed, NETWORK_LABEL, "n3"));
@@ -42,7 +43,7 @@ async fn an_annotation_moves_pods_proxies_and_gateways_and_what_it_overrules_is_
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     let own = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
-    // The pod of n3 is behind no gateway.
+    // The pod in n3 has no gateway.
     endpoints_until(&client, "web", &[own[0], own[1], ("198.18.0.2:15443", 1)]).await;
     assert!(server.cluster("west").await["ignoredClaims"].is_null(), "nothing is overruled");
 
@@ -63,7 +64,7 @@ async fn an_annotation_moves_pods_proxies_and_gateways_and_what_it_overrules_is_
     let networks = server.admin.json("/debug/networks").await;
     assert_eq!(gateways(&networks, "n9"), ["198.18.0.2 west"], "{networks:#}");
     assert!(gateways(&networks, "n2").is_empty() && gateways(&networks, "n3").is_empty());
-    // Its own proxies are there too.
+    // Its own proxies are in that network too.
     let here = server.connect(&setup, &Proxy::sidecar("west")).await;
     let both = [("10.0.0.1:8080", 1), ("10.0.0.3:8080", 1), ("198.18.0.1:15443", 2)];
     endpoints_until(&here, "web", &both).await;
@@ -74,13 +75,13 @@ async fn an_annotation_moves_pods_proxies_and_gateways_and_what_it_overrules_is_
     assert!(server.cluster("west").await["ignoredClaims"].is_null());
 }
 
-/// A proxy beside the pod of `web` at 10.0.0.1.
+/// Returns a proxy of the pod of `web` at 10.0.0.1.
 fn web(cluster: &str) -> Proxy {
     let (name, account, ip) = ("web-10-0-0-1", "web", "10.0.0.1".to_owned());
     Proxy { name, account, ip, ..Proxy::sidecar(cluster) }
 }
 
-/// The network that a proxy is let into, or the reason why it isn't.
+/// Returns the network in which a proxy is admitted, or the reason why it isn't.
 async fn admitted(server: &Server, setup: &Setup, proxy: &Proxy) -> Result<String, String> {
     let mut client = match server.open(setup, proxy, ClientOptions::default()).await {
         Ok(client) => client,
@@ -98,7 +99,7 @@ async fn admitted(server: &Server, setup: &Setup, proxy: &Proxy) -> Result<Strin
 }
 
 #[tokio::test]
-async fn a_network_claim_stands_unless_the_pods_or_the_annotations_contradicts_it() {
+async fn network_claim_applies_unless_pod_or_annotation_contradicts_it() {
     let (east, west) = east_and_west().await;
     let unnamed = Member::start("north", "", "198.18.0.3").await;
     unnamed.serve("web", &["10.0.0.1"]);
@@ -139,7 +140,7 @@ async fn a_network_claim_stands_unless_the_pods_or_the_annotations_contradicts_i
 }
 
 #[tokio::test]
-async fn a_cluster_that_leaves_ends_no_stream_and_moves_no_proxy() {
+async fn removed_cluster_ends_no_stream_and_moves_no_proxy() {
     let (east, west) = east_and_west().await;
     let north = Member::start("north", "n2", "198.18.0.3").await;
     north.serve("web", &["10.0.0.8"]);
@@ -165,7 +166,7 @@ async fn a_cluster_that_leaves_ends_no_stream_and_moves_no_proxy() {
 }
 
 #[tokio::test]
-async fn a_machine_is_where_its_workload_entry_says_as_soon_as_it_says_so() {
+async fn network_of_a_machine_follows_its_workload_entry() {
     let (east, west) = east_and_west().await;
     let setup = Setup::new();
     setup.join(&[&east, &west]);
@@ -191,7 +192,7 @@ async fn a_machine_is_where_its_workload_entry_says_as_soon_as_it_says_so() {
     }
 }
 
-/// A Service without an address, on the pods of `app`.
+/// Returns a Service without an address, for the pods of `app`.
 fn headless(name: &str, ports: &[objects::Port]) -> Value {
     objects::service(SHOP, name, "None", ports)
 }
@@ -201,8 +202,8 @@ fn words(list: &Value, key: &str) -> BTreeSet<String> {
     all.filter_map(|one| one[key].as_str().map(str::to_owned)).collect()
 }
 
-/// That for each service and port `/debug/explain` says what the proxy holds: members of the assignment, or
-/// listeners of headless pods.
+/// Checks that `/debug/explain` agrees with the proxy's resources for each service and port:
+/// members of the assignment, or listeners of headless pods.
 async fn explained_as_sent(
     server: &Server,
     client: &XdsClient,
@@ -259,7 +260,7 @@ async fn explained_as_sent(
 }
 
 #[tokio::test]
-async fn explanations_say_what_was_sent() {
+async fn explanations_agree_with_the_resources_sent() {
     let (east, west) = east_and_west().await;
     let lost = Member::start("lost", "n7", "198.18.0.7").await;
     lost.apply(objects::gateway_service(SYSTEM, "n7", "172.20.0.1", ""));
@@ -273,7 +274,7 @@ async fn explanations_say_what_was_sent() {
         });
         member.slice("db", &[TCP], &endpoints);
     }
-    // Of west's further pods one is not ready, one takes plain text, one has not been seen.
+    // Of west's other pods, one is not ready, one accepts plain text, and one has not been seen.
     let plain = objects::pod(SHOP, "plain", "web", "10.0.0.4", "node");
     west.apply(objects::labelled(plain, "security.istio.io/tlsMode", "disabled"));
     let ready = |address: &str, pod: &str| Endpoint::new(address).with_pod(pod);
@@ -298,7 +299,7 @@ async fn explanations_say_what_was_sent() {
         Proxy { network: Some("n7"), ..Proxy::sidecar("lost") },
         Proxy { network: Some("elsewhere"), ..Proxy::sidecar("east") },
         Proxy::gateway("west"),
-        // Last: the newest of those with its id is the one that is asked about below.
+        // The last one: the newest of the proxies with its ID is queried below.
         Proxy::sidecar("east"),
     ] {
         let client = server.connect(&setup, &proxy).await;
@@ -337,10 +338,10 @@ async fn explanations_say_what_was_sent() {
     assert_eq!(line("east")["via"], "direct");
     let west = line("west");
     assert_eq!((&west["via"], &west["sent"]), (&json!("198.18.0.2:15443"), &json!(1)), "{web:#}");
-    // Neither what is not ready counts, nor what has no pod yet: db 2, web 1, private 1.
+    // Endpoints that are not ready, or have no pod yet, are not counted: db 2, web 1, private 1.
     let entries = server.clusters("west").await;
     assert_eq!((&entries[0]["withheld"], &entries[0]["state"]), (&json!(4), &json!("live")));
-    // A standby holds nothing.
+    // A standby has no objects.
     assert_eq!((&entries[1]["withheld"], &entries[1]["state"]), (&json!(0), &json!("conflict")));
     assert_eq!(server.cluster("lost").await["withheld"], 1);
     let (_, metrics) = server.admin.text("/metrics").await;

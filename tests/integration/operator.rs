@@ -1,5 +1,5 @@
-//! The program as an operator meets it: `strait serve` over simulated clusters, and the commands that look at
-//! clusters and change them, each run as a process.
+//! The program as operators use it: `strait serve` with simulated clusters, and the commands that
+//! show and change clusters, each as a process.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -12,10 +12,11 @@ use strait_identity::authority::AuthorityPem;
 use strait_sim::objects::{self, HTTP, Port};
 use strait_sim::{Family, Fault, Options, SimCluster};
 
-/// How long anything may take that is waited for.
+/// The time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A config cluster that `strait serve` reads, another cluster, and the operator's kubeconfig for both.
+/// A config cluster that `strait serve` reads, another cluster, and the operator's kubeconfig for
+/// both.
 struct Served {
     hub: SimCluster,
     remote: SimCluster,
@@ -79,7 +80,7 @@ impl Served {
         self.folder.path().join(name)
     }
 
-    /// A command as the operator would give it.
+    /// Returns a command with the operator's environment.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
         command
@@ -92,7 +93,7 @@ impl Served {
         command
     }
 
-    /// Runs a command; its exit code, and all that it said.
+    /// Runs a command. Returns its exit code and its whole output.
     async fn strait(&self, arguments: &[&str]) -> (i32, String) {
         let mut command = self.command(arguments);
         let run = tokio::task::spawn_blocking(move || command.output());
@@ -103,7 +104,7 @@ impl Served {
         (status.code().expect("an exit code"), text)
     }
 
-    /// Runs a command whose two outputs nobody reads any more: its exit code.
+    /// Runs a command whose two outputs are closed. Returns its exit code.
     async fn unread(&self, arguments: &[&str]) -> Option<i32> {
         let closed = || std::io::pipe().expect("a pipe").1;
         let mut command = tokio::process::Command::from(self.command(arguments));
@@ -112,7 +113,7 @@ impl Served {
         ended.expect("it ran").code()
     }
 
-    /// Runs a command until it ends well and says all that.
+    /// Runs a command until it succeeds and prints all of these texts.
     async fn until(&self, arguments: &[&str], said: &[&str]) {
         let started = Instant::now();
         loop {
@@ -125,7 +126,7 @@ impl Served {
         }
     }
 
-    /// Makes the other cluster a member, as Istio's tool would.
+    /// Makes the other cluster a member, as Istio's tool does.
     async fn join(&self) {
         self.hub.store().apply(self.remote.member_secret("strait-system")).expect("applied");
         self.until(&["cluster", "get", "prod-eu"], &["live"]).await;
@@ -144,7 +145,7 @@ fn labels(cluster: &SimCluster, kind: &str, namespace: &str, name: &str) -> Valu
     found.value()["metadata"]["labels"].clone()
 }
 
-/// What a mesh publishes for its workloads to trust.
+/// Publishes the roots that workloads of a mesh trust.
 fn publish_roots(cluster: &SimCluster, pem: &str) {
     let roots = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -155,7 +156,7 @@ fn publish_roots(cluster: &SimCluster, pem: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_names_all_that_is_not_as_it_should_be() {
+async fn check_reports_all_problems() {
     let served = Served::start("enableTracing: true\nconnectTimeout: 5s\n", &[]).await;
     served.join().await;
     let mut stray = served.remote.member_secret("strait-system");
@@ -178,7 +179,7 @@ async fn check_names_all_that_is_not_as_it_should_be() {
         });
         served.remote.store().apply(policy).expect("applied");
     }
-    // That another writer's roots are in the way is known once it was tried.
+    // A conflict with another writer's roots is known only after an attempt to write.
     let started = Instant::now();
     let (code, text) = loop {
         let (code, text) = served.strait(&["check", "--secrets"]).await;
@@ -206,7 +207,7 @@ async fn check_names_all_that_is_not_as_it_should_be() {
     let (_, text) = served.strait(&["check", "mesh"]).await;
     assert!(text.contains("STR0111") && !text.contains("STR0709"), "{text}");
 
-    // Where nobody else's roots are in the way, ours are written into both.
+    // Without roots of another writer, Strait's are written into both.
     for cluster in [&served.hub, &served.remote] {
         cluster
             .store()
@@ -219,7 +220,7 @@ async fn check_names_all_that_is_not_as_it_should_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clusters_whose_nodes_share_a_range_are_told_of_before_two_pods_share_an_address() {
+async fn overlapping_node_ranges_are_reported_before_two_pods_share_an_address() {
     let served = Served::start("", &[]).await;
     let node = |ranges: &[&str]| {
         json!({
@@ -232,7 +233,7 @@ async fn clusters_whose_nodes_share_a_range_are_told_of_before_two_pods_share_an
     served.join().await;
     let told = "same addresses may come: its nodes and those of config give pods addresses of 10.244.3.0/24";
     served.until(&["check", "networks"], &["cluster/prod-eu", told, "STR0414"]).await;
-    // It may be that the network plug-in gives out others: nothing is broken yet.
+    // The network plug-in may assign addresses from other ranges: this is only a warning.
     let (code, text) = served.strait(&["check", "networks"]).await;
     assert_eq!(code, 0, "{text}");
     served.until(&["cluster", "get", "prod-eu"], &["Same range", told]).await;
@@ -242,7 +243,7 @@ async fn clusters_whose_nodes_share_a_range_are_told_of_before_two_pods_share_an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_joins_a_network_by_two_labels() {
+async fn cluster_joins_a_network_by_two_labels() {
     let served = Served::start("", &[]).await;
     let port = Port { name: "tls", port: 15443, ..HTTP };
     let mut gateway = objects::service("shop", "eastwest", "10.96.0.9", &[port]);
@@ -282,7 +283,7 @@ async fn a_cluster_joins_a_network_by_two_labels() {
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("has no service shop/nothing"), "{text}");
 
-    // A gateway that can't be used, and labels that a Secret overrules, are no success.
+    // An unusable gateway is an error, and so are labels that a Secret overrides.
     let bare = objects::service("shop", "web", "10.96.0.8", &[HTTP]);
     served.remote.store().apply(bare).expect("applied");
     let (code, text) = served.strait(&[&join[..6], &["shop/web", "--yes"]].concat()).await;
@@ -296,7 +297,7 @@ async fn a_cluster_joins_a_network_by_two_labels() {
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("fixes network n2 for cluster prod-eu"), "{text}");
     assert_eq!(labelled(), [true, true], "nothing was changed");
-    // Nor is the config cluster a member of itself.
+    // The config cluster cannot be added as a member of itself.
     let file = served.path("hub");
     std::fs::write(&file, served.hub.kubeconfig()).expect("written");
     let (file, url) = (file.display().to_string(), served.hub.url());
@@ -307,7 +308,7 @@ async fn a_cluster_joins_a_network_by_two_labels() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_token_is_waited_for_until_it_is_the_one_in_use() {
+async fn rotate_waits_until_the_new_token_is_in_use() {
     let served = Served::start("", &[]).await;
     let url = served.remote.url();
     let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--yes", "--token-ttl", "20m"];
@@ -325,7 +326,7 @@ async fn a_new_token_is_waited_for_until_it_is_the_one_in_use() {
     assert!(text.contains("read by the new token"), "{text}");
     assert_ne!(expires().await, first, "what was waited for is in use");
 
-    // A token that is of no use is not waited for: its reason is known at once.
+    // An unusable token is not awaited: its reason is reported immediately.
     let role = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
         "metadata": { "name": "strait-reader", "namespace": "strait-reader" } });
     served.remote.store().apply(role).expect("applied");
@@ -344,7 +345,7 @@ async fn a_new_token_is_waited_for_until_it_is_the_one_in_use() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changes_a_cluster_is_done_to_its_end_whether_anybody_reads_of_it_or_not() {
+async fn commands_that_change_a_cluster_finish_when_their_output_is_closed() {
     let served = Served::start("", &[]).await;
     let url = served.remote.url();
     let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--yes", "--token-ttl", "20m"];
@@ -360,7 +361,7 @@ async fn what_changes_a_cluster_is_done_to_its_end_whether_anybody_reads_of_it_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn adding_a_cluster_is_tried_before_it_is_done() {
+async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
     let served = Served::start("", &[]).await;
     let service = |name: &str, port: u16| {
         objects::service("shop", name, "10.96.0.7", &[Port { port, ..HTTP }])
@@ -392,7 +393,7 @@ async fn adding_a_cluster_is_tried_before_it_is_done() {
     let secrets = served.hub.store().all("Secret");
     let made = secrets.iter().any(|secret| secret.value().to_string().contains("multiCluster"));
     assert!(!made, "a Secret was made");
-    // Whoever is asked to go on is told the same.
+    // The confirmation prompt shows the same text.
     let (_, asked) = served.strait(&add[..add.len() - 1]).await;
     let told = |text: &str| {
         let lines = text.lines().skip_while(|line| *line != "What would change");
@@ -407,7 +408,7 @@ async fn adding_a_cluster_is_tried_before_it_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_kept_home_is_exported_without_being_told() {
+async fn services_are_exported_automatically_unless_excluded() {
     let served = Served::start("", &["--mcs", "exports", "--mcs-auto-export"]).await;
     for cluster in [&served.hub, &served.remote] {
         for (namespace, name) in [("shop", "cart"), ("kube-system", "dns")] {

@@ -1,5 +1,6 @@
-//! Make before break on one stream: nothing leads to an upstream cluster that a proxy doesn't have yet, with its
-//! assignment, and none goes while something may lead to it. The proxy here answers as late as it likes.
+//! Make before break on one stream: nothing routes to an upstream cluster that a proxy doesn't have
+//! yet, with its assignment, and no upstream cluster is removed while something may route to it.
+//! The proxy here acknowledges with arbitrary delays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,11 +18,12 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 };
 use strait_xds::resource::ResourceType::{self, Cluster, Endpoint, Listener, Route};
 
-/// After this an answer is waited for no longer, so that on a machine which is that slow nothing is shown.
+/// After this time an acknowledgement is no longer awaited. On a machine this slow the test proves
+/// nothing.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 #[tokio::test]
-async fn what_leads_to_a_cluster_comes_after_it_and_goes_before_it() {
+async fn routes_are_added_after_and_removed_before_their_cluster() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -62,7 +64,7 @@ async fn what_leads_to_a_cluster_comes_after_it_and_goes_before_it() {
     server.shut_down().await;
 }
 
-/// A proxy that says when it acknowledges what, on a stream of the Delta form.
+/// A proxy that controls when it acknowledges each response, on a Delta stream.
 struct Answering {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: Streaming<DeltaDiscoveryResponse>,
@@ -93,14 +95,14 @@ impl Answering {
         self.held.contains_key(&(kind, name.to_owned()))
     }
 
-    /// Whether a route or listener leads to a service.
+    /// Returns whether a route or listener routes to a service.
     fn leads_to(&self, service: &str) -> bool {
         let name = json!(outbound(service)).to_string();
         let leading = self.held.iter().filter(|((kind, _), _)| matches!(kind, Listener | Route));
         leading.map(|(_, one)| one.to_string()).any(|text| text.contains(&name))
     }
 
-    /// The next response, taken in.
+    /// Returns the next response, after applying it.
     async fn next(&mut self) -> DeltaDiscoveryResponse {
         let next = tokio::time::timeout(SOON, self.responses.message()).await;
         let response = next.expect("in time").expect("open").expect("the stream goes on");
@@ -115,14 +117,15 @@ impl Answering {
         response
     }
 
-    /// The next response, which must be of that type.
+    /// Returns the next response, which must be of this type.
     async fn next_of(&mut self, kind: ResourceType) -> DeltaDiscoveryResponse {
         let response = self.next().await;
         assert_eq!(response.type_url, kind.url(), "{:?}", self.held.keys());
         response
     }
 
-    /// Acknowledges everything at once, and asks for all that it names before, until the test passes.
+    /// Acknowledges every response immediately, and subscribes to all names in it first, until the
+    /// test passes.
     async fn follow_until(&mut self, test: impl Fn(&Self) -> bool) {
         let mut asked = BTreeSet::new();
         while !test(self) {
@@ -136,7 +139,7 @@ impl Answering {
         }
     }
 
-    /// What is named by what is held.
+    /// Returns the names in the resources that it has.
     fn named(&self) -> BTreeSet<(ResourceType, String)> {
         let clusters =
             self.held.iter().filter(|((kind, _), one)| *kind == Cluster && one["type"] == "EDS");
@@ -167,7 +170,8 @@ impl Answering {
         self.requests.send(request).await.expect("the server reads");
     }
 
-    /// What was to be sent would come before the answer to a new question.
+    /// Checks that nothing is pending: pending responses would arrive before the response to a new
+    /// subscription.
     async fn says_nothing_but_what_is_asked(&mut self, began: Instant) {
         self.probes += 1;
         let name = outbound(&format!("nobody-{}", self.probes));

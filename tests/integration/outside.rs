@@ -1,4 +1,4 @@
-//! Workloads outside of all clusters, whose tokens an issuer of their own signs.
+//! Workloads outside of all clusters, with tokens from a separate issuer.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ use super::tokens::{Agent, identity_of};
 
 const ISSUER: &str = "https://idp.example";
 
-/// An identity provider: signs tokens, and serves its key.
+/// An identity provider: it signs tokens, and serves its key.
 struct Provider {
     key: EcdsaKeyPair,
     url: String,
@@ -65,7 +65,7 @@ impl Provider {
 }
 
 #[tokio::test]
-async fn a_machine_outside_of_clusters_joins_by_a_token_of_its_own_issuer() {
+async fn machine_outside_of_clusters_joins_with_a_token_of_its_issuer() {
     let provider = Provider::start().await;
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let setup = Setup::new().with(&["--token-issuer", ISSUER, "--token-jwks", &provider.url]);
@@ -74,7 +74,7 @@ async fn a_machine_outside_of_clusters_joins_by_a_token_of_its_own_issuer() {
     let server = setup.start_ready().await;
     let proxy = Proxy { name: "db-1", namespace: "vms", account: "db", ..Proxy::sidecar("east") };
     let agent = Agent { token: provider.token("vms", "db"), cluster: "east".to_owned(), proxy };
-    // Its keys may be on their way: it is told to come again until then.
+    // Its keys may not be fetched yet: until then the agent is asked to retry.
     let chain = agent.certificate_soon(&server, &setup).await;
     assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/vms/sa/db");
     let mut stream = agent.stream(&server, &setup).await.expect("let in");
@@ -82,7 +82,7 @@ async fn a_machine_outside_of_clusters_joins_by_a_token_of_its_own_issuer() {
     let shown = server.admin.json("/debug/proxies").await;
     assert_eq!(shown[0]["knownBy"], "token", "{shown}");
     assert_eq!(shown[0]["identity"], "spiffe://cluster.local/ns/vms/sa/db");
-    // Not for whom it may not issue tokens.
+    // The issuer may not issue tokens for other identities.
     let other = Agent { token: provider.token("shop", "web"), ..agent };
     let status = other.stream(&server, &setup).await.err().expect("refused");
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");

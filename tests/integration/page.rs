@@ -1,5 +1,5 @@
-//! The page's server side: who is let in, what answers carry, and when a page is told to look again. What it shows is tested
-//! with a browser (`tests/page`).
+//! The server side of the page: authentication, response headers, and change notifications. A
+//! browser tests the content (`tests/page`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::mesh::{Member, SOON, Server, Setup};
 
-/// Asks as a browser would.
+/// Sends a request as a browser does.
 pub(crate) async fn ask(
     server: &Server,
     method: Method,
@@ -40,7 +40,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).unwrap_or_else(|| panic!("no {name}: {headers:?}")).to_str().expect("text")
 }
 
-/// A session's cookie, as a browser sends it back.
+/// Signs in and returns the cookie of the session.
 pub(crate) async fn sign_in(server: &Server) -> String {
     let answer = server.admin.json("/api/login-code").await;
     let code = answer["code"].as_str().expect("a code");
@@ -53,7 +53,7 @@ pub(crate) async fn sign_in(server: &Server) -> String {
     cookie.split(';').next().expect("a cookie").to_owned()
 }
 
-/// The stream that tells a page when to look again.
+/// The stream that notifies a page of changes.
 pub(crate) struct ChangeEvents(Response<Incoming>);
 
 impl ChangeEvents {
@@ -64,14 +64,15 @@ impl ChangeEvents {
         Self(stream)
     }
 
-    /// The next event, within a time.
+    /// Returns the next event, if it arrives within this time.
     pub(crate) async fn next(&mut self, within: Duration) -> Option<String> {
         let frame = timeout(within, self.0.body_mut().frame()).await.ok()?;
         let data = frame.expect("it goes on").expect("unbroken").into_data().expect("data");
         Some(String::from_utf8(data.to_vec()).expect("text"))
     }
 
-    /// Until nothing has been told for longer than changes wait to be told, at most so often.
+    /// Waits until no event arrives for longer than the notification delay, for at most this number
+    /// of events.
     pub(crate) async fn settle(&mut self, events_max: usize) {
         for _ in 0..events_max {
             if self.next(Duration::from_secs(4)).await.is_none() {
@@ -83,7 +84,7 @@ impl ChangeEvents {
 }
 
 #[tokio::test]
-async fn a_session_reads_what_the_token_reads_and_makes_no_sessions() {
+async fn session_reads_what_the_token_reads_and_creates_no_sessions() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     let cookie = sign_in(&server).await;
@@ -95,7 +96,7 @@ async fn a_session_reads_what_the_token_reads_and_makes_no_sessions() {
     }
     let code = status(&server, "/api/login-code", &[(COOKIE, &cookie)]).await;
     assert_eq!(code, StatusCode::UNAUTHORIZED);
-    // A session reads: which configuration is held is for holders of the token to say.
+    // A session is read-only: changes of the held configuration need the token.
     for path in ["/api/hold", "/api/release", "/api/rollout"] {
         for headers in [&[][..], &[(COOKIE, &*cookie)]] {
             let answer = ask(&server, Method::POST, path, headers).await;
@@ -106,7 +107,7 @@ async fn a_session_reads_what_the_token_reads_and_makes_no_sessions() {
 }
 
 #[tokio::test]
-async fn it_says_until_when_certificates_last() {
+async fn expiry_of_certificates_is_shown() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     let answer = server.admin.json("/debug/certificates").await;
@@ -114,13 +115,13 @@ async fn it_says_until_when_certificates_last() {
         let text = answer[what]["expires"].as_str().unwrap_or_else(|| panic!("{answer}"));
         text.parse::<jiff::Timestamp>().expect("a time")
     };
-    // What is issued ends before what signs it.
+    // An issued certificate expires before the certificate that signed it.
     assert!(jiff::Timestamp::now() < ends("serving") && ends("serving") <= ends("authority"));
     assert!(answer["problem"].is_null(), "{answer}");
 }
 
 #[tokio::test]
-async fn the_page_is_served_to_everybody_who_names_this_server_and_to_nobody_else() {
+async fn page_is_served_only_for_host_names_of_this_server() {
     let setup = Setup::new().with(&["--admin-host", "strait.example.org"]);
     let server = setup.start_ready().await;
     let index = ask(&server, Method::GET, "/", &[]).await;
@@ -152,21 +153,21 @@ async fn the_page_is_served_to_everybody_who_names_this_server_and_to_nobody_els
 }
 
 #[tokio::test]
-async fn a_page_is_told_when_the_mesh_or_a_clusters_state_changes_and_not_otherwise() {
+async fn page_is_notified_only_of_changes_of_the_mesh_or_a_cluster_state() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let setup = Setup::new();
     let server = setup.start_ready().await;
     let mut events = ChangeEvents::listen(&server).await;
     let first = events.next(SOON).await.expect("the first at once");
     assert!(first.starts_with("event: change\ndata: {\"version\":"), "{first}");
-    // What a start brings is told of once more where it goes on; then nothing is.
+    // A start may cause another notification; after that there are none.
     events.settle(5).await;
     let idle = events.next(Duration::from_secs(4)).await;
     assert!(idle.is_none(), "nothing changed: {idle:?}");
     setup.join(&[&east]);
     let told = events.next(SOON).await.expect("told in time");
     assert!(told.starts_with("event: change\n"), "{told}");
-    // What is held makes no version of the mesh.
+    // A hold creates no version of the mesh.
     events.settle(20).await;
     let held = server.strait(&["history", "pin", "--yes"]).await;
     assert_eq!(held.status.code(), Some(0));
@@ -174,7 +175,7 @@ async fn a_page_is_told_when_the_mesh_or_a_clusters_state_changes_and_not_otherw
 }
 
 #[tokio::test]
-async fn what_pages_ask_for_is_sent_once_to_each_and_anew_when_something_has_changed() {
+async fn responses_are_sent_once_to_each_page_and_again_after_a_change() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let setup = Setup::new();
     let server = setup.start_ready().await;
@@ -195,7 +196,7 @@ async fn what_pages_ask_for_is_sent_once_to_each_and_anew_when_something_has_cha
     let mut events = ChangeEvents::listen(&server).await;
     assert!(events.next(SOON).await.is_some());
     setup.join(&[&east]);
-    // Whoever asks once that was told is not given what was so before.
+    // A request after the notification does not return the previous state.
     super::mesh::wait_until(SOON, async || {
         events.next(SOON).await;
         let changed = ask_with(&[(IF_NONE_MATCH, &tag)]).await;
@@ -205,7 +206,7 @@ async fn what_pages_ask_for_is_sent_once_to_each_and_anew_when_something_has_cha
 }
 
 #[tokio::test]
-async fn a_summary_counts_proxies_and_names_what_is_refused() {
+async fn summary_counts_proxies_and_lists_rejections() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let setup = Setup::new();
     setup.join(&[&east]);
@@ -234,13 +235,13 @@ async fn a_summary_counts_proxies_and_names_what_is_refused() {
 }
 
 #[tokio::test]
-async fn pages_wait_for_changes_only_so_many_at_once() {
+async fn number_of_listening_pages_is_limited() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     let cookie = sign_in(&server).await;
     let mut open = Vec::new();
     let mut answers = BTreeSet::new();
-    // As many as descriptors let be wise, and never more than 128.
+    // As many as the file descriptors allow, and at most 128.
     while answers.len() < 2 && open.len() <= 128 {
         let stream = ask(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
         answers.insert(stream.status());
@@ -249,7 +250,7 @@ async fn pages_wait_for_changes_only_so_many_at_once() {
     assert_eq!(answers, [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE].into());
     assert!(open.len() > 4, "{}", open.len());
     drop(open);
-    // Who went makes room.
+    // A closed stream frees its place.
     super::mesh::wait_until(SOON, async || {
         let stream = ask(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
         super::mesh::holds(stream.status() == StatusCode::OK, stream.status())

@@ -1,4 +1,5 @@
-//! The plots of docs/performance.md: what is committed is what `benches/plots` makes of the JSON beside it, whatever rows that has.
+//! The plots of docs/performance.md: the committed files equal the output of `benches/plots` for
+//! the committed JSON, and missing rows are left out.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -9,10 +10,10 @@ use super::traced::skip;
 
 const PAGE: &str = "# P\n\n<!-- benches/plots writes this -->\n<!-- up to here -->\n\nrest\n";
 
-/// Runs the script; `None` where there is no Python, which is said.
+/// Runs the script. Returns `None` and reports a skip if Python is missing.
 fn plots(words: &[&str]) -> Option<Output> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/plots");
-    // Nothing is written beside the script.
+    // -B: no bytecode is written next to the script.
     let run = Command::new("python3").arg("-B").arg(script).args(words).output();
     let run = run.map_err(|error| skip("plots", &format!("python3: {error}")));
     run.ok()
@@ -38,13 +39,13 @@ fn write(folder: &Path, name: &str, value: &Value) {
 }
 
 #[test]
-fn committed_plots_are_what_the_committed_figures_make() {
+fn committed_plots_match_the_committed_figures() {
     let Some(checked) = plots(&["--check"]) else { return };
     assert!(checked.status.success(), "{}", said(&checked));
 }
 
 #[test]
-fn a_plot_is_made_of_the_rows_that_were_measured_and_bars_are_drawn_for_their_own_world() {
+fn plot_has_only_measured_rows_and_bars_of_the_same_world() {
     let docs = tempfile::tempdir().expect("a folder");
     let folder = docs.path();
     std::fs::create_dir(folder.join("figures")).expect("a folder");
@@ -55,7 +56,7 @@ fn a_plot_is_made_of_the_rows_that_were_measured_and_bars_are_drawn_for_their_ow
         [json!([{ "a": 2.0 }, { "a": 9.0 }, { "a": 4.0 }]), json!([{ "a": 4.0, "b": 80.0 }])];
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
 
-    // A small world: its figures are shown without the bar, which is about another.
+    // A small world: its figures are shown without the bar, which is defined for another world.
     write(folder, "a.json", &measured(0.02, &json!({ p50: of_a, "of nobody's": [{ "a": 1.0 }] })));
     let Some(made) = plots(&words) else { return };
     assert!(made.status.success(), "{}", said(&made));
@@ -67,7 +68,8 @@ fn a_plot_is_made_of_the_rows_that_were_measured_and_bars_are_drawn_for_their_ow
     );
     assert_eq!(read("figures/memory.svg"), "", "nothing of it was measured");
 
-    // The world that the bar is about, in a later file: over it, and said in words as well as by a line.
+    // A later file from the world of the bar: the figure exceeds the bar, which is stated in words
+    // and shown as a line.
     write(folder, "b.json", &measured(1.0, &json!({ p50: of_both })));
     let check = [words[0], words[1], "--check"];
     let checked = plots(&check).expect("as before");
@@ -90,7 +92,7 @@ fn a_plot_is_made_of_the_rows_that_were_measured_and_bars_are_drawn_for_their_ow
     assert!(page.contains("4 ms, beside 80 ms") && page.contains("Strait beside istiod"), "{page}");
     assert!(plots(&check).expect("as before").status.success());
 
-    // A plot of which nothing is measured any more goes.
+    // A plot without measured rows is deleted.
     write(folder, "b.json", &measured(1.0, &json!({})));
     assert!(plots(&words).expect("as before").status.success());
     assert_eq!(read("figures/beside.svg"), "");

@@ -1,4 +1,5 @@
-//! What proxies would be sent, told before: it is what they are sent when it comes true.
+//! Previews of changes: the announced resources equal the resources that proxies receive after the
+//! change.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use strait_xds_client::XdsClient;
 
 /// Encoded resources by type and name.
 type Held = BTreeMap<(ResourceType, String), Vec<u8>>;
-/// What is otherwise, as `+ cds NAME`.
+/// Differences, as `+ cds NAME`.
 type Otherwise = Vec<String>;
 
 fn held(client: &XdsClient) -> Held {
@@ -41,7 +42,7 @@ fn otherwise(before: &Held, now: &Held) -> Otherwise {
     lines
 }
 
-/// What an answer says of a proxy.
+/// Returns the differences of a proxy in a preview.
 fn told(answer: &Value, proxy: &Proxy) -> Otherwise {
     let id = json!(proxy.id());
     let groups = answer["affected"].as_array().expect("groups").iter();
@@ -84,7 +85,7 @@ async fn asked(server: &Server, arguments: &[&str]) -> (Option<i32>, Value) {
 }
 
 #[tokio::test]
-async fn what_is_told_before_is_what_is_sent() {
+async fn preview_equals_the_resources_sent() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     east.serve("pay", &["10.0.0.3"]);
@@ -125,7 +126,7 @@ async fn what_is_told_before_is_what_is_sent() {
     let own = json!({ "host": "pay", "exportTo": ["."], "trafficPolicy": { "connectionPool": { "tcp": { "maxConnections": 7 } } } });
     let deny = json!({ "action": "DENY", "selector": { "matchLabels": { "app": "web" } }, "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
     let scope = json!({ "egress": [{ "hosts": ["./web.shop.svc.cluster.local"] }] });
-    // Each step is told and done on top of those before it: the object, or that it goes.
+    // Each step is previewed and applied after the previous steps: an object, or its deletion.
     let steps = [
         ("VirtualService", "web", Some(route(json!({ "timeout": "3s" })))),
         ("VirtualService", "web", Some(route(json!({ "timeout": "4s" })))),
@@ -177,7 +178,7 @@ async fn what_is_told_before_is_what_is_sent() {
             Some(spec) => setup.put(&file, &object(kind, name, spec.clone())),
             None => setup.take_out(&file),
         }
-        // A subset that is taken away while routes lead to it goes half a minute later.
+        // A subset that is removed while routes use it is removed half a minute later.
         wait_until(2 * SOON, async || {
             let all = clients.iter().zip(&before);
             let found: Vec<Otherwise> =
@@ -195,7 +196,7 @@ async fn what_is_told_before_is_what_is_sent() {
 }
 
 #[tokio::test]
-async fn what_would_be_sent_is_shown_with_what_is_wrong() {
+async fn diff_shows_resources_and_problems() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -256,7 +257,7 @@ async fn what_would_be_sent_is_shown_with_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn the_scope_that_calls_need_is_suggested_and_is_enough() {
+async fn suggested_scope_is_sufficient_for_the_logged_calls() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     for (name, address) in [("web", "10.0.0.1"), ("pay", "10.0.0.2"), ("log", "10.0.0.3")] {
         east.serve(name, &[address]);
@@ -316,7 +317,8 @@ spec:
         assert!(told.contains(part), "{part}: {told}");
     }
 
-    // It can be read, and once it is there the proxy is given what it calls, and no more.
+    // The suggested scope is valid, and with it the proxy receives exactly the services that it
+    // calls.
     let file = path("scope.yaml");
     std::fs::write(&file, &printed).expect("written");
     let output = server.strait(&["check", "config", "-f", &file]).await;

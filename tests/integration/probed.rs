@@ -1,4 +1,5 @@
-//! `strait check --traffic` with the identity that the control plane gives to ask with: whose it is, and who is given it.
+//! `strait check --traffic` with an identity that the control plane issues for probes: its name,
+//! and the clients that may request it.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use super::mesh::{Member, SYSTEM, Server, Setup, text};
 use strait_identity::mesh_client::MeshClientRequest;
 
-/// What comes of asking for an identity with this token.
+/// Requests a probe identity with this token. Returns the response.
 async fn ask(server: &Server, token: &str, body: &Value) -> (StatusCode, Value) {
     let request = Request::post(format!("http://{}/api/probe-identity", server.bound.admin))
         .header(header::AUTHORIZATION, format!("Bearer {token}"))
@@ -32,10 +33,10 @@ fn admin_token(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn traffic_is_asked_for_by_an_identity_that_the_control_plane_gives() {
+async fn check_traffic_uses_an_identity_from_the_control_plane() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
-    // Nothing is dialled by this test.
+    // This test dials nothing.
     east.api.store().delete("Service", SYSTEM, "eastwestgateway").expect("it was there");
     let setup = Setup::new();
     let reader = setup.path("reader");
@@ -48,7 +49,7 @@ async fn traffic_is_asked_for_by_an_identity_that_the_control_plane_gives() {
     assert_eq!(asked.status.code(), Some(2), "{}", text(&asked));
     assert!(text(&asked).contains("network n1 has no gateway"), "{}", text(&asked));
 
-    // Whose it is, and for how long; it is believed where workloads are.
+    // Checks the identity and its lifetime, and that it chains to the roots of workloads.
     let request = MeshClientRequest::new().expect("a key");
     let body = json!({ "csr": request.csr });
     let (status, given) = ask(&server, &admin_token(&server), &body).await;
@@ -72,7 +73,7 @@ async fn traffic_is_asked_for_by_an_identity_that_the_control_plane_gives() {
     let mistaken = other.answered(&part("certChain"), &part("rootCert"), "there", now);
     assert!(mistaken.is_err(), "it is of one key alone");
 
-    // Nobody else is given one, and nothing but a key is taken.
+    // Other tokens are rejected, and the request must contain only a key.
     for token in ["token-of-those-who-read", "x", ""] {
         assert_eq!(ask(&server, token, &body).await.0, StatusCode::UNAUTHORIZED, "{token:?}");
     }
@@ -89,7 +90,7 @@ async fn traffic_is_asked_for_by_an_identity_that_the_control_plane_gives() {
 }
 
 #[tokio::test]
-async fn without_a_ca_it_says_that_an_identity_is_to_be_named() {
+async fn check_traffic_without_a_ca_requires_an_identity() {
     let setup = Setup::new();
     let names = ["localhost".to_owned()];
     let issued = setup.authority().issue_serving(&names, SystemTime::now()).expect("issued");

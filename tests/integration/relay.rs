@@ -1,7 +1,7 @@
-//! A TCP relay in front of an API server that does to its connections what networks do.
+//! A TCP relay in front of an API server that simulates network faults.
 //!
-//! Owns the connections through it and the state of the line, which holds for all of them at once. It
-//! never reads what passes: TLS stays between the ends.
+//! It owns the connections through it and the state of the line, which applies to all of them. It
+//! does not interpret the bytes: TLS is between the ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,27 +16,27 @@ use tokio::sync::watch;
 use super::mesh::{Member, SYSTEM};
 use strait_base::task::Supervisor;
 
-/// What becomes of what is sent. A connection that has lost bytes is dead for good, whatever the line
-/// does later, as where a firewall forgot it.
+/// The treatment of forwarded bytes. A connection that has lost bytes stays dead, even if the line
+/// recovers, as after a firewall has dropped its state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Line {
-    /// It arrives.
+    /// Bytes arrive.
     Clear,
-    /// It is lost in both directions, and nobody is told.
+    /// Bytes are lost in both directions, without an error.
     Silent,
-    /// What the server says is lost; what it is told arrives.
+    /// Bytes from the server are lost; bytes to the server arrive.
     OneWay,
-    /// The server's end is closed, the other stays open and hears nothing.
+    /// The server's end is closed, and the client's end stays open without receiving anything.
     HalfOpen,
-    /// It arrives so much later.
+    /// Bytes arrive with this delay.
     Late(Duration),
-    /// At most so many bytes a second arrive, on each connection.
+    /// Each connection transfers at most this number of bytes per second.
     Narrow(u32),
-    /// A bit of it is wrong.
+    /// A bit is flipped.
     Noisy,
-    /// Each connection is reset when it is so old.
+    /// Each connection is reset at this age.
     Reset(Duration),
-    /// Each connection is reset at once.
+    /// Each connection is reset immediately.
     Refused,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// A clear line to a member.
+    /// Starts a relay with a clear line to a member.
     pub(crate) async fn start(member: &Member) -> Self {
         let target = member.api.address();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -64,12 +64,12 @@ impl Relay {
         Self { address, line, _tasks: tasks }
     }
 
-    /// From now on.
+    /// Sets the state of the line.
     pub(crate) fn set(&self, line: Line) {
         self.line.send_replace(line);
     }
 
-    /// The Secret by which the member is reached through here.
+    /// Returns the Secret with which the member is reached through this relay.
     pub(crate) fn secret(&self, member: &Member) -> Value {
         let here = format!("https://{}", self.address);
         let kubeconfig = member.api.kubeconfig().replace(&member.api.url(), &here);
@@ -77,7 +77,7 @@ impl Relay {
     }
 }
 
-/// How a connection ends that neither of its ends has ended.
+/// The reason why the relay ends a connection.
 enum End {
     Reset,
     HalfOpen,
@@ -97,7 +97,7 @@ async fn connection(mut client: TcpStream, target: SocketAddr, mut lines: watch:
     };
     match end {
         End::Reset => {
-            // With nothing to linger for, closing is a reset.
+            // With zero linger, closing sends a reset.
             let _ = (client.set_zero_linger(), server.set_zero_linger());
         }
         End::HalfOpen => {
@@ -107,7 +107,7 @@ async fn connection(mut client: TcpStream, target: SocketAddr, mut lines: watch:
     }
 }
 
-/// Waits until the line ends the connection that begins now.
+/// Waits until the line ends a connection that begins now.
 async fn end_by(lines: &mut watch::Receiver<Line>) -> End {
     let began = Instant::now();
     loop {
@@ -131,7 +131,7 @@ async fn end_by(lines: &mut watch::Receiver<Line>) -> End {
     }
 }
 
-/// Carries bytes from one end to the other, as the line lets them.
+/// Forwards bytes in one direction according to the line.
 async fn pump(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
@@ -142,7 +142,7 @@ async fn pump(
     loop {
         let line = *lines.borrow();
         let room = match line {
-            // A tenth of a second's worth at a time.
+            // A tenth of a second's bytes at a time.
             Line::Narrow(bytes_per_second) => (bytes_per_second as usize / 10).max(1),
             _ => bytes.len(),
         };
@@ -150,7 +150,7 @@ async fn pump(
         if count == 0 {
             return to.shutdown().await;
         }
-        // It may have changed while there was nothing to read.
+        // The line may have changed while there was nothing to read.
         let now = *lines.borrow();
         match now {
             Line::Silent => std::future::pending().await,

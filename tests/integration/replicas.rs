@@ -1,5 +1,5 @@
-//! Control planes beside each other, over one config cluster: they serve the same bytes, one of them writes, and a proxy
-//! that goes from one to the other is sent nothing that it has.
+//! Several control planes with one config cluster: they serve the same bytes, one of them writes,
+//! and a proxy that moves between them receives nothing that it has.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -51,7 +51,7 @@ impl Replicas {
     }
 }
 
-/// What a proxy holds once all has come that it was told of.
+/// Waits until a proxy has all its resources, and returns them.
 async fn settled(server: &Server, client: &XdsClient) -> ClientContents {
     endpoints_until(client, "cart", &[("198.18.0.2:15443", 1)]).await;
     wait_until(SOON, async || {
@@ -65,7 +65,7 @@ async fn settled(server: &Server, client: &XdsClient) -> ClientContents {
 }
 
 #[tokio::test]
-async fn they_serve_the_same_and_who_moves_is_sent_nothing_but_what_changed() {
+async fn replicas_serve_the_same_and_a_moving_proxy_receives_only_changes() {
     let Replicas { setup, hub, west, first, second } = Replicas::start().await;
     let proxy = Proxy::sidecar("hub");
     for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
@@ -93,7 +93,7 @@ async fn they_serve_the_same_and_who_moves_is_sent_nothing_but_what_changed() {
     first.shut_down().await;
     let options = ClientOptions { held: before, ..ClientOptions::default() };
     let client = second.open(&setup, &proxy, options).await.expect("let in");
-    // One change, so that there is an end to wait for: it is all that comes.
+    // One change marks the end: it is the only response.
     west.serve("cart", &["10.0.0.3", "10.0.0.4"]);
     endpoints_until(&client, "cart", &[("198.18.0.2:15443", 2)]).await;
     assert_eq!(client.held().resources, 1, "but for what changed it held all");
@@ -102,7 +102,7 @@ async fn they_serve_the_same_and_who_moves_is_sent_nothing_but_what_changed() {
 }
 
 #[tokio::test]
-async fn one_writes_each_object_once_and_hands_over_when_it_ends() {
+async fn one_replica_writes_each_object_once_and_hands_over_when_it_ends() {
     let Replicas { setup: _setup, hub, west, first, second } = Replicas::start().await;
     let written = async |names: &[&str]| {
         for name in names {
@@ -152,7 +152,7 @@ async fn one_writes_each_object_once_and_hands_over_when_it_ends() {
     second.shut_down().await;
 }
 
-/// A VirtualService of the config cluster.
+/// Returns a VirtualService of the config cluster.
 fn route(timeout: &str) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
@@ -161,7 +161,7 @@ fn route(timeout: &str) -> Value {
     })
 }
 
-/// What a control plane holds, once that is so.
+/// Waits for a state of the hold that passes, and returns it.
 async fn held_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
     wait_until(SOON, async || {
         let state = server.admin.json("/debug/hold").await;
@@ -177,7 +177,7 @@ async fn history(server: &Server, words: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn what_one_is_told_to_hold_all_hold_and_who_starts_later_as_well() {
+async fn hold_applies_to_all_replicas_including_later_ones() {
     let Replicas { setup, hub, west, first, second } = Replicas::start().await;
     hub.apply(namespace("shop"));
     hub.apply(route("1s"));
@@ -189,7 +189,7 @@ async fn what_one_is_told_to_hold_all_hold_and_who_starts_later_as_well() {
         };
         held_until(server, known).await;
     }
-    // One is told to hold, a bad change comes, and waits in both.
+    // One replica receives the hold. A bad change is then waiting in both.
     let told = history(&first, &["pin", "--by", "alice", "--reason", "5xx since noon"]).await;
     assert!(told.contains("All replicas hold it."), "{told}");
     hub.apply(route("9s"));
@@ -201,7 +201,7 @@ async fn what_one_is_told_to_hold_all_hold_and_who_starts_later_as_well() {
         seen.push((id, since, by));
     }
     assert_eq!(seen[0], seen[1], "the same, and not one of its own");
-    // One without a disk, and one that was away, hold it from the first answer on.
+    // A replica without a disk, and one that was down, have the hold from their first response on.
     second.shut_down().await;
     let start = async |state: &str| setup.start_replica(&hub.api, state).await;
     let [second, third] = [start("state-2").await, start("state-3").await];
@@ -209,7 +209,8 @@ async fn what_one_is_told_to_hold_all_hold_and_who_starts_later_as_well() {
         let state = server.admin.json("/debug/hold").await;
         assert_eq!(state["held"]["configuration"], seen[0].0, "{state}");
     }
-    // Any of them may release it; who is away meanwhile hears of it when it comes back.
+    // Any of them may release it. A replica that is down meanwhile learns of the release when it
+    // returns.
     second.shut_down().await;
     let told = history(&third, &["release"]).await;
     assert!(told.contains("What objects say now would count again"), "{told}");
@@ -217,7 +218,7 @@ async fn what_one_is_told_to_hold_all_hold_and_who_starts_later_as_well() {
     let second = start("state-2").await;
     held_until(&second, |state| state["held"].is_null()).await;
 
-    // A Secret that somebody deletes, or breaks, releases nothing; what can't be told is said.
+    // A deleted or damaged Secret releases nothing; an unreadable hold is reported.
     history(&first, &["pin", "--by", "bob"]).await;
     held_until(&third, |state| state["held"]["by"] == "bob").await;
     hub.api.store().delete("Secret", SYSTEM, "strait-hold").expect("it is there");
@@ -236,7 +237,7 @@ async fn what_one_is_told_to_hold_all_hold_and_who_starts_later_as_well() {
 }
 
 #[tokio::test]
-async fn a_roll_out_that_one_stops_all_stop() {
+async fn rollout_stopped_by_one_replica_stops_on_all() {
     let setup = Setup::new();
     let policy = setup.path("policy.yaml");
     let rollout =
@@ -260,7 +261,7 @@ async fn a_roll_out_that_one_stops_all_stop() {
     history(&first, &["rollout", "--abort", "--reason", "too slow"]).await;
     for server in [&first, &second] {
         runs(server, false).await;
-        // What is let out waits as well: only what is held says that it was stopped here.
+        // The rolled out change is waiting as well: only the hold shows that it was stopped here.
         let state = held_until(server, |state| state["held"].is_object()).await;
         assert!(
             state["held"]["reason"].as_str().is_some_and(|why| why.contains("too slow")),
@@ -274,7 +275,7 @@ async fn a_roll_out_that_one_stops_all_stop() {
 }
 
 #[tokio::test]
-async fn who_may_not_tell_the_others_holds_alone_and_says_so() {
+async fn replica_without_rights_holds_alone_and_reports_it() {
     let Replicas { setup: _setup, hub, west: _west, first, second } = Replicas::start().await;
     hub.api.fault(Fault::ReadOnly);
     let told = history(&first, &["pin"]).await;
@@ -304,7 +305,7 @@ impl Drop for RunningEnvoy {
     }
 }
 
-/// The value of a counter or gauge of Envoy's.
+/// Returns the value of one of Envoy's counters or gauges.
 async fn stat(admin: &Admin, name: &str) -> f64 {
     let (_, text) = admin.get(&format!("/stats?usedonly&filter=^{name}$"), None).await;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
@@ -312,7 +313,7 @@ async fn stat(admin: &Admin, name: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_envoy_that_knows_both_goes_to_the_other_and_is_sent_next_to_nothing() {
+async fn an_envoy_with_both_addresses_moves_and_receives_almost_nothing() {
     let Some(envoy) = envoy() else {
         eprintln!("SKIPPED: no envoy (set STRAIT_ENVOY, or put one on PATH)");
         return;

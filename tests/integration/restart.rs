@@ -1,4 +1,4 @@
-//! What a restart of the control plane costs a proxy: nothing.
+//! The cost of a restart of the control plane for a proxy: none.
 
 use super::mesh::{
     Member, Proxy, SOON, Server, Setup, endpoints_until, from_nothing, holds, wait_until,
@@ -7,7 +7,7 @@ use strait_xds::resource::ResourceType;
 use strait_xds::session::ProtocolForm;
 use strait_xds_client::{ClientContents, Options as ClientOptions, XdsClient};
 
-/// What each type's resources are, without what only this stream counts.
+/// The resources of each type, without the counters of this stream.
 pub(super) type Bodies = Vec<(String, Vec<u8>)>;
 
 pub(super) fn substance(held: &ClientContents) -> Vec<(ResourceType, Bodies)> {
@@ -20,8 +20,8 @@ pub(super) fn substance(held: &ClientContents) -> Vec<(ResourceType, Bodies)> {
     ResourceType::ALL.into_iter().map(|kind| (kind, bodies(kind))).collect()
 }
 
-/// Waits until the server has nothing more for the proxy: it has acknowledged what it was sent of
-/// every type.
+/// Waits until the server has nothing more for the proxy: the proxy has acknowledged the responses
+/// of every type.
 pub(super) async fn quiet(server: &Server, client: &XdsClient) -> ClientContents {
     wait_until(SOON, async || {
         let shown = server.admin.json("/debug/proxies").await;
@@ -34,7 +34,7 @@ pub(super) async fn quiet(server: &Server, client: &XdsClient) -> ClientContents
     client.held()
 }
 
-/// Two members with some services each.
+/// Starts two members with some services each.
 pub(super) async fn members() -> (Member, Member) {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n2", "198.18.0.2").await;
@@ -49,7 +49,7 @@ pub(super) const CART: &[(&str, u32)] =
     &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
 
 #[tokio::test]
-async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {
+async fn proxy_that_reconnects_with_its_versions_receives_nothing() {
     for proxy in [Proxy::sidecar("east"), Proxy::gateway("west")] {
         let (east, west) = members().await;
         let setup = Setup::new();
@@ -62,7 +62,7 @@ async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {
             holds(services >= 3, services)
         });
         before.await;
-        // Routes come once clusters and their assignments are acknowledged.
+        // Routes are sent once clusters and their assignments are acknowledged.
         wait_until(SOON, async || {
             let shown = first.admin.json("/debug/proxies").await;
             let of = |kind: &str| &shown[0]["types"][kind];
@@ -82,7 +82,7 @@ async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {
         let second = setup.start_ready().await;
         let options = ClientOptions { held: before.clone(), ..ClientOptions::default() };
         let client = second.open(&setup, &proxy, options).await.expect("let in");
-        // One change, so that there is an end to wait for: it must be all that comes.
+        // One change marks the end: it must be the only response.
         wait_until(SOON, async || {
             let shown = second.admin.json("/debug/proxies").await;
             holds(shown[0]["types"]["eds"].is_object(), shown)
@@ -103,7 +103,7 @@ async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {
             .collect();
         assert_eq!(changed.len(), 1, "{changed:?}");
         assert!(changed[0].contains("cart"), "{changed:?}");
-        // Whoever asks is shown all of it all the same.
+        // Requests of the admin API nevertheless show all resources.
         let shown = second.admin.json("/debug/proxies").await;
         let key = shown[0]["key"].as_str().expect("a key");
         let dump = second.admin.json(&format!("/debug/config_dump?proxy={key}")).await;
@@ -116,7 +116,7 @@ async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {
 }
 
 #[tokio::test]
-async fn versions_are_the_same_after_a_restart_in_either_form() {
+async fn versions_are_equal_after_a_restart_in_both_variants() {
     let (east, west) = members().await;
     let setup = Setup::new();
     setup.join(&[&east, &west]);

@@ -1,4 +1,4 @@
-//! What a restart costs while API servers are dead: nothing. What was last known is on disk.
+//! The cost of a restart while API servers are down: none, because the last known state is on disk.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use strait_sim::{Family, Fault, Gone, Refusal, SimCluster, objects};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::XdsClient;
 
-/// What a proxy holds of every type, once there is nothing more for it.
+/// Returns all resources of a proxy, once the server has nothing more for it.
 async fn given(setup: &Setup, server: &Server) -> Vec<(ResourceType, Bodies)> {
     let client = server.connect(setup, &Proxy::sidecar("east")).await;
     endpoints_until(&client, "cart", CART).await;
@@ -22,7 +22,7 @@ async fn given(setup: &Setup, server: &Server) -> Vec<(ResourceType, Bodies)> {
     given
 }
 
-/// Ends a stream, and waits until the server has seen it.
+/// Ends a stream, and waits until the server has noticed.
 async fn wait_for_none(server: &Server, client: XdsClient) {
     drop(client);
     wait_until(SOON, async || {
@@ -38,7 +38,8 @@ async fn stop(members: &[&Member]) {
     }
 }
 
-/// A setup with two members, which a server has served; the members; and what it gave.
+/// Returns a setup with two members that a server has served, the members, and the resources of a
+/// proxy.
 async fn remembered() -> (Setup, Member, Member, Vec<(ResourceType, Bodies)>) {
     let (east, west) = members().await;
     let setup = Setup::new();
@@ -49,7 +50,7 @@ async fn remembered() -> (Setup, Member, Member, Vec<(ResourceType, Bodies)>) {
     (setup, east, west, before)
 }
 
-/// The same, with the members dead.
+/// Returns the same setup with the members stopped.
 async fn served() -> (Setup, Member, Member, Vec<(ResourceType, Bodies)>) {
     let (setup, east, west, before) = remembered().await;
     stop(&[&east, &west]).await;
@@ -64,11 +65,11 @@ fn lkg_files(setup: &Setup) -> Vec<std::path::PathBuf> {
 }
 
 #[tokio::test]
-async fn with_every_member_dead_a_restart_serves_the_same_bytes_at_once_and_says_so() {
+async fn restart_without_reachable_members_serves_the_same_bytes_and_reports_it() {
     let (setup, east, west, before) = served().await;
     let began = Instant::now();
     let second = setup.start_ready().await;
-    // Far less than the 30 s after which a member that is not heard of no longer counts.
+    // Far less than the 30 s for which an unresponsive member delays readiness.
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
     for id in ["east", "west"] {
         let entry = second.cluster_in(id, "restored").await;
@@ -79,7 +80,7 @@ async fn with_every_member_dead_a_restart_serves_the_same_bytes_at_once_and_says
     }
     assert_eq!(given(&setup, &second).await, before);
 
-    // Their API servers take over without a gap, each for itself.
+    // Their API servers take over without interruption, each separately.
     let client = second.connect(&setup, &Proxy::sidecar("east")).await;
     endpoints_until(&client, "cart", CART).await;
     west.api.restart().await;
@@ -94,7 +95,7 @@ async fn with_every_member_dead_a_restart_serves_the_same_bytes_at_once_and_says
     wait_for_none(&second, client).await;
     second.shut_down().await;
 
-    // What changed since is what is remembered.
+    // Changes since then are remembered.
     stop(&[&east, &west]).await;
     let third = setup.start_ready().await;
     let client = third.connect(&setup, &Proxy::sidecar("east")).await;
@@ -102,7 +103,7 @@ async fn with_every_member_dead_a_restart_serves_the_same_bytes_at_once_and_says
 }
 
 #[tokio::test]
-async fn a_cluster_whose_secret_went_meanwhile_is_not_restored() {
+async fn cluster_whose_secret_was_deleted_meanwhile_is_not_restored() {
     let (setup, _east, _west, _) = served().await;
     setup.take_out("west");
     let second = setup.start_ready().await;
@@ -117,7 +118,7 @@ async fn a_cluster_whose_secret_went_meanwhile_is_not_restored() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_costs_a_generation_and_is_told() {
+async fn damaged_file_loses_one_generation_and_is_reported() {
     let (setup, ..) = served().await;
     let of_west = |file: &&std::path::PathBuf| file.to_string_lossy().contains("cluster-west");
     let newest = lkg_files(&setup).iter().rfind(of_west).cloned().expect("a file");
@@ -133,7 +134,7 @@ async fn a_damaged_file_costs_a_generation_and_is_told() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_broken_at_a_restart_costs_neither_its_good_documents_nor_its_clusters() {
+async fn broken_file_at_a_restart_removes_neither_its_valid_documents_nor_its_clusters() {
     let (setup, _east, west, before) = served().await;
     let of_east = std::fs::read_to_string(setup.path("config").join("east.json")).expect("read");
     setup.take_out("east");
@@ -156,12 +157,12 @@ async fn a_file_that_is_broken_at_a_restart_costs_neither_its_good_documents_nor
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_written_changes_nothing_else() {
+async fn unwritable_state_affects_nothing_else() {
     let (east, west) = members().await;
     let setup = Setup::new();
     setup.join(&[&east, &west]);
     std::fs::create_dir(setup.path("state")).expect("made");
-    // A file where the directory should be, which not even root can write into.
+    // A file instead of the directory, so that not even root can write into it.
     replace(&setup.path("state").join("lkg"), "in the way");
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
@@ -179,7 +180,7 @@ async fn a_state_that_cannot_be_written_changes_nothing_else() {
 }
 
 #[tokio::test]
-async fn with_the_config_cluster_dead_too_the_mesh_is_as_it_was() {
+async fn restart_without_the_config_cluster_restores_the_mesh() {
     let (east, west) = members().await;
     let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
     let apply = |object| hub.store().apply(object).expect("a valid object");
@@ -218,7 +219,8 @@ async fn with_the_config_cluster_dead_too_the_mesh_is_as_it_was() {
     assert!(clusters(&before) == clusters(&after), "upstream clusters differ");
     assert_eq!(after, before);
 
-    // Back again: the Secrets that are there go on, the one that has gone leaves with its grace.
+    // After its return, the existing Secrets continue, and the deleted one is removed after its
+    // grace period.
     let name = west.secret()["metadata"]["name"].as_str().expect("a name").to_owned();
     hub.store().delete("Secret", SYSTEM, &name).expect("there is one");
     hub.restart().await;
@@ -229,17 +231,17 @@ async fn with_the_config_cluster_dead_too_the_mesh_is_as_it_was() {
 }
 
 #[tokio::test]
-async fn after_a_restart_of_strait_alone_nobody_sees_the_past() {
+async fn restart_with_live_members_sends_no_outdated_state() {
     let (east, west) = members().await;
     let setup = Setup::new();
     setup.join(&[&east, &west]);
     let mut server = setup.start_ready().await;
     given(&setup, &server).await;
     let mut seen = Vec::new();
-    // A machine may be so busy that nothing is read within the wait; not each of three times.
+    // A machine may be too busy to read anything within the wait, but not three times in a row.
     for fresh in ["10.0.0.2", "10.0.0.3", "10.0.0.4"] {
         server.shut_down().await;
-        // What is on disk is not the truth any more. One of the two is dead.
+        // The state on disk is outdated. One of the two members is down.
         east.serve("cart", &[fresh]);
         if seen.is_empty() {
             west.api.stop().await;
@@ -260,7 +262,8 @@ async fn after_a_restart_of_strait_alone_nobody_sees_the_past() {
     panic!("the past was seen each time: {seen:?}");
 }
 
-/// Lets the next lists of an API server be empty, of one kind or of all, and watches begin with one.
+/// Makes the next lists of an API server empty, of one kind or of all, and makes watches begin with
+/// a list.
 fn empty_lists(api: &SimCluster, resource: Option<&str>) {
     api.fault(Fault::EmptyLists { resource: resource.map(str::to_owned) });
     api.fault(Fault::Gone { how: Gone::Status, times: Some(100) });
@@ -268,7 +271,7 @@ fn empty_lists(api: &SimCluster, resource: Option<&str>) {
 }
 
 #[tokio::test]
-async fn an_empty_list_of_the_config_cluster_takes_nothing_away() {
+async fn empty_list_of_the_config_cluster_removes_nothing() {
     let (east, west) = members().await;
     let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
     hub.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
@@ -335,7 +338,7 @@ async fn an_empty_list_of_the_config_cluster_takes_nothing_away() {
     let after = quiet(&server, &client).await;
     assert_eq!(after.resources, before.resources, "nothing was sent meanwhile");
 
-    // Meant it is when it is said twice.
+    // A repeated empty list takes effect.
     empty_lists(&hub, Some("secrets"));
     server.cluster_in("east", "draining").await;
     let told = server.admin.text("/metrics").await.1;
@@ -344,7 +347,7 @@ async fn an_empty_list_of_the_config_cluster_takes_nothing_away() {
 }
 
 #[tokio::test]
-async fn a_first_list_after_a_restart_or_of_another_run_is_asked_again_too() {
+async fn first_list_after_a_restart_or_of_a_new_run_is_verified_by_a_second_read() {
     let (setup, _east, west, _) = remembered().await;
 
     let lacking = |api: &SimCluster| {
@@ -364,7 +367,7 @@ async fn a_first_list_after_a_restart_or_of_another_run_is_asked_again_too() {
     let held = |client: &XdsClient| client.held().resources;
     assert_eq!(held(&client), before.resources, "nothing went away meanwhile");
 
-    // Another run reads the same cluster: its first list lacks the same.
+    // Another run reads the same cluster: its first list lacks the same objects.
     lacking(&west.api);
     let mut secret = west.secret();
     secret["metadata"]["annotations"]["strait.dev/trust-domain"] = json!("cluster.local");
@@ -389,10 +392,10 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// Which of two tasks is first at a start is up to the machine: so a hundred starts, some at a time, from copies of
-/// one state.
+/// The order of tasks at a start depends on the machine. So this test makes a hundred starts, some
+/// concurrently, from copies of one state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_a_hundred_restarts_none_shows_what_is_on_disk_before_its_clusters_had_their_moment() {
+async fn no_restart_serves_the_state_on_disk_before_waiting_for_its_clusters() {
     const AT_ONCE: usize = 10;
     let (setup, _east, _west, _) = remembered().await;
     let state = setup.path("state");
@@ -422,7 +425,7 @@ async fn of_a_hundred_restarts_none_shows_what_is_on_disk_before_its_clusters_ha
 }
 
 #[tokio::test]
-async fn a_config_cluster_that_was_never_read_is_waited_for_and_told_why() {
+async fn config_cluster_that_was_never_read_delays_readiness_with_a_reason() {
     let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
     hub.store().apply(objects::namespace(SYSTEM)).expect("a valid object");
     hub.stop().await;

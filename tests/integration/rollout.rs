@@ -1,5 +1,5 @@
-//! A change of configuration that is let out to a share of proxies first: who is given it, what stops it, and what outlasts a
-//! restart; while clusters' news go to all at once.
+//! Gradual rollouts of configuration changes: which proxies receive a change, what stops it, and
+//! what survives a restart. Changes of clusters are sent to all proxies at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use strait_xds::resource::ResourceType;
 use strait_xds_client::{Options, XdsClient};
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
-/// As many proxies as there are, of which a share of 40 % are four.
+/// The number of proxies. 40 % of them are four.
 const PROXIES: u8 = 12;
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
@@ -30,7 +30,7 @@ fn route(timeout: &str) -> Value {
     object("VirtualService", "web", spec)
 }
 
-/// A route with a header, by which clients know it.
+/// Returns a route with a header that identifies it at clients.
 fn marked(header: &str) -> Value {
     let to = json!([{ "destination": { "host": "web" } }]);
     let headers = json!({ "request": { "set": { header: "yes" } } });
@@ -42,7 +42,7 @@ fn proxy(at: u8) -> Proxy {
     Proxy { ip: format!("10.99.0.{at}"), ..Proxy::sidecar("east") }
 }
 
-/// A mesh of one cluster with `web` in it, and a policy with a roll-out.
+/// A mesh of one cluster with `web` in it, and a policy with a rollout.
 struct Fixture {
     east: Member,
     setup: Setup,
@@ -98,7 +98,7 @@ impl Fixture {
     }
 }
 
-/// The timeout that a client's route has.
+/// Returns the timeout of a client's route.
 fn timeout(client: &XdsClient) -> Option<String> {
     let held = client.held();
     let body = held.body(ResourceType::Route, "80")?;
@@ -107,7 +107,7 @@ fn timeout(client: &XdsClient) -> Option<String> {
     route[at..].split('"').next().map(str::to_owned)
 }
 
-/// Until each client has the timeout that it should have.
+/// Waits until each client has the expected timeout.
 async fn timeouts_until(
     clients: &BTreeMap<String, XdsClient>,
     expected: impl Fn(&str) -> &'static str,
@@ -123,7 +123,7 @@ async fn timeouts_until(
     .await;
 }
 
-/// The roll-out, once it is at that step, and who is in its share.
+/// Waits until the rollout is at this step. Returns it and the proxies in the step.
 async fn at_step(server: &Server, step: u64) -> (Value, BTreeSet<String>) {
     wait_until(SOON, async || {
         let state = server.admin.json("/debug/rollout").await;
@@ -151,7 +151,7 @@ async fn strait(server: &Server, words: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_change_is_given_to_a_share_and_a_restart_gives_it_to_no_more() {
+async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
     let fixture = Fixture::new("rollout: {steps: [40%, 100%], every: 1h}").await;
     let Fixture { east, setup, .. } = &fixture;
     let server = setup.start_ready().await;
@@ -173,7 +173,7 @@ async fn a_change_is_given_to_a_share_and_a_restart_gives_it_to_no_more() {
     let in_share = |id: &str| if share.contains(id) { "9s" } else { "1s" };
     timeouts_until(&clients, in_share).await;
 
-    // Pods and access policies are no experiment: all hear of them.
+    // Pods and access policies are not rolled out gradually: all proxies receive them.
     east.serve("web", &["10.0.0.1", "10.0.0.2"]);
     let both = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
     for client in clients.values() {
@@ -195,7 +195,7 @@ async fn a_change_is_given_to_a_share_and_a_restart_gives_it_to_no_more() {
         "{events}"
     );
 
-    // Who comes back is where it was; who comes newly is in the share or not.
+    // A reconnecting proxy keeps its assignment; a new proxy is assigned to the step or not.
     let one = share.first().expect("some");
     let back = (1..=PROXIES).map(proxy).find(|proxy| proxy.id() == *one).expect("it is one");
     let mut clients = clients;
@@ -204,7 +204,7 @@ async fn a_change_is_given_to_a_share_and_a_restart_gives_it_to_no_more() {
     clients.insert(one.clone(), client);
     timeouts_until(&clients, in_share).await;
 
-    // In the middle of it another process begins.
+    // Another process starts in the middle of it.
     drop(clients);
     server.shut_down().await;
     let server = setup.start_ready().await;
@@ -213,7 +213,8 @@ async fn a_change_is_given_to_a_share_and_a_restart_gives_it_to_no_more() {
     let clients = fixture.connect(&server).await;
     timeouts_until(&clients, in_share).await;
 
-    // A further change begins anew, with others, from what counts for all.
+    // A further change restarts the rollout, with other proxies, from the configuration that
+    // applies to all.
     setup.put("route", &route("7s"));
     let next = wait_until(SOON, async || {
         let (now, share) = at_step(&server, 1).await;
@@ -224,7 +225,7 @@ async fn a_change_is_given_to_a_share_and_a_restart_gives_it_to_no_more() {
     assert_ne!(next, share);
     timeouts_until(&clients, |id| if next.contains(id) { "7s" } else { "1s" }).await;
 
-    // Given to all, and then it is what a restart finds.
+    // After the rollout to all proxies, a restart uses the new configuration.
     let told = strait(&server, &["history", "rollout"]).await;
     assert!(told.contains("(step 1 of 2: ") && told.contains("to 40%, 100% of proxies"), "{told}");
     strait(&server, &["history", "rollout", "--promote", "--yes"]).await;
@@ -243,8 +244,8 @@ async fn a_change_is_given_to_a_share_and_a_restart_gives_it_to_no_more() {
 }
 
 #[tokio::test]
-async fn a_bad_change_reaches_five_percent_and_no_more() {
-    // All of it as it is usually.
+async fn bad_change_reaches_at_most_five_percent() {
+    // With the default settings.
     let fixture = Fixture::new("rollout: {}").await;
     let setup = &fixture.setup;
     let server = setup.start_ready().await;
@@ -270,7 +271,7 @@ async fn a_bad_change_reaches_five_percent_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_aborted_is_taken_back_and_one_that_is_undone_ends() {
+async fn aborted_change_is_rolled_back_and_reverted_change_ends_the_rollout() {
     let fixture = Fixture::new("rollout: {steps: [40%, 100%], every: 1h}").await;
     let setup = &fixture.setup;
     let server = setup.start_ready().await;
@@ -286,7 +287,8 @@ async fn a_change_that_is_aborted_is_taken_back_and_one_that_is_undone_ends() {
     assert_eq!((&state["held"]["by"], &state["held"]["reason"]), (&json!("alice"), &json!("5xx")));
     assert_eq!(server.admin.json("/debug/rollout").await["stoppedTotal"], 1);
 
-    // The release lets it out again, from the first share on; undone, nothing is left of it.
+    // The release starts the rollout again at the first step. After a revert, nothing of it
+    // remains.
     strait(&server, &["history", "release", "--yes"]).await;
     at_step(&server, 1).await;
     timeouts_until(&clients, |id| if share.contains(id) { "9s" } else { "1s" }).await;
@@ -295,14 +297,14 @@ async fn a_change_that_is_aborted_is_taken_back_and_one_that_is_undone_ends() {
     timeouts_until(&clients, |_| "1s").await;
     assert!(server.admin.json("/debug/hold").await["held"].is_null());
 
-    // A pin while it runs ends it.
+    // A pin ends a running rollout.
     setup.put("route", &route("5s"));
     at_step(&server, 1).await;
     strait(&server, &["history", "pin", "--yes"]).await;
     ended(&server).await;
     timeouts_until(&clients, |_| "1s").await;
 
-    // Without a plan the release is for all at once.
+    // Without a plan, the release applies to all proxies at once.
     fixture.write_policy("");
     wait_until(SOON, async || {
         let state = server.admin.json("/debug/rollout").await;
@@ -317,7 +319,7 @@ async fn a_change_that_is_aborted_is_taken_back_and_one_that_is_undone_ends() {
 }
 
 #[tokio::test]
-async fn a_change_that_proxies_refuse_stops_by_itself_and_is_held_back() {
+async fn rejected_change_stops_automatically_and_is_held() {
     let rollout = "rollout: {steps: [40%, 100%], every: 1h, stopAt: {refused: 2}}";
     let fixture = Fixture::new(rollout).await;
     let setup = &fixture.setup;
@@ -344,7 +346,7 @@ async fn a_change_that_proxies_refuse_stops_by_itself_and_is_held_back() {
     let refused = clients.values().filter(|one| one.held().rejected > 0).count();
     assert!((2..usize::from(PROXIES)).contains(&refused), "{refused}");
 
-    // It is held, over a restart too, and a problem until somebody does something.
+    // It is held, also after a restart, and reported as a problem until an operator acts.
     let checked = server.strait(&["check", "mesh"]).await;
     assert!(checked.status.code() == Some(2), "{}", text(&checked));
     assert!(text(&checked).contains("STR1091"), "{}", text(&checked));
@@ -355,7 +357,7 @@ async fn a_change_that_proxies_refuse_stops_by_itself_and_is_held_back() {
     let clients = fixture.connect_with(&server, &options).await;
     timeouts_until(&clients, |_| "1s").await;
 
-    // Mended and released it goes out again.
+    // After the fix and a release it is rolled out again.
     let live = server.admin.json("/debug/hold").await["live"].clone();
     setup.put("route", &route("3s"));
     wait_until(SOON, async || {
@@ -371,7 +373,7 @@ async fn a_change_that_proxies_refuse_stops_by_itself_and_is_held_back() {
 }
 
 #[tokio::test]
-async fn a_page_is_told_how_far_a_roll_out_is_and_who_refuses_it() {
+async fn page_receives_the_progress_and_rejections_of_a_rollout() {
     let rollout = "rollout: {steps: [40%, 80%, 100%], every: 1h, stopAt: {refused: 1000}}";
     let fixture = Fixture::new(rollout).await;
     let setup = &fixture.setup;
@@ -382,7 +384,7 @@ async fn a_page_is_told_how_far_a_roll_out_is_and_who_refuses_it() {
     assert!(events.next(SOON).await.is_some(), "told that it is let out");
     at_step(&server, 1).await;
     events.settle(20).await;
-    // Nothing but who comes, and refuses it.
+    // Clients that only connect and reject it.
     let options = Options { rejects_text: Some("x-refused".into()), ..Options::default() };
     let mut clients = Vec::new();
     for at in 1..=PROXIES {
@@ -403,7 +405,7 @@ async fn a_page_is_told_how_far_a_roll_out_is_and_who_refuses_it() {
 }
 
 #[tokio::test]
-async fn what_proxies_refused_before_is_not_held_against_a_change() {
+async fn earlier_rejections_do_not_stop_a_rollout() {
     let fixture = Fixture::new("rollout: {steps: [40%, 100%], every: 1h}").await;
     let setup = &fixture.setup;
     let server = setup.start_ready().await;
@@ -433,7 +435,7 @@ async fn what_proxies_refused_before_is_not_held_against_a_change() {
 }
 
 #[tokio::test]
-async fn a_change_that_takes_endpoints_away_reaches_nobody() {
+async fn change_that_removes_endpoints_reaches_no_proxy() {
     let fixture = Fixture::new("rollout: {steps: [99%, 100%], every: 1h}").await;
     let setup = &fixture.setup;
     let server = setup.start_ready().await;
@@ -457,7 +459,7 @@ async fn a_change_that_takes_endpoints_away_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn what_a_request_comes_to_is_explained_by_what_its_proxy_is_given() {
+async fn explain_route_uses_the_configuration_of_the_proxy() {
     let fixture = Fixture::new("rollout: {steps: [40%, 100%], every: 1h}").await;
     let setup = &fixture.setup;
     let server = setup.start_ready().await;
@@ -478,7 +480,7 @@ async fn what_a_request_comes_to_is_explained_by_what_its_proxy_is_given() {
 }
 
 #[tokio::test]
-async fn what_counted_for_all_and_can_not_be_told_is_said() {
+async fn unreadable_rollout_state_is_reported() {
     let fixture = Fixture::new("rollout: {steps: [40%, 100%], every: 1h}").await;
     let setup = &fixture.setup;
     let server = setup.start_ready().await;
@@ -494,7 +496,7 @@ async fn what_counted_for_all_and_can_not_be_told_is_said() {
     let checked = server.strait(&["check", "mesh"]).await;
     assert_eq!(checked.status.code(), Some(2), "{}", text(&checked));
     assert!(text(&checked).contains("STR1092"), "{}", text(&checked));
-    // From here on it is known again.
+    // After this change it is known again.
     setup.put("route", &route("1s"));
     let (_, share) = at_step(&server, 1).await;
     timeouts_until(&clients, |id| if share.contains(id) { "1s" } else { "9s" }).await;

@@ -1,4 +1,4 @@
-//! The roots that workloads are to believe, in the namespaces of members.
+//! The roots that workloads must trust, in the namespaces of members.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ use strait_xds_client::channel;
 const USUAL: &str = "istio-ca-root-cert";
 const BESIDE: &str = "strait-ca-root-cert";
 
-/// The roots in a namespace of a cluster, and under which version.
+/// Returns the ConfigMap of the roots in a namespace of a cluster.
 fn published(cluster: &SimCluster, namespace: &str, name: &str) -> Option<Value> {
     cluster.store().get("configmaps", namespace, name).map(|object| object.value())
 }
@@ -54,7 +54,7 @@ fn config_map(namespace: &str, text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn every_namespace_of_a_member_has_the_roots_and_gets_them_back() {
+async fn roots_are_written_to_every_namespace_and_restored() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     for name in ["shop", "kube-system", "kube-public", "kube-node-lease", "edited"] {
         east.apply(namespace(name));
@@ -73,7 +73,7 @@ async fn every_namespace_of_a_member_has_the_roots_and_gets_them_back() {
     let edited = published(&east.api, "edited", USUAL).expect("it is there");
     assert_eq!(edited["metadata"]["labels"], json!({ "owner": "else", "istio.io/config": "true" }));
     assert_eq!(edited["data"]["other"], "kept", "what else is in it stays");
-    // A namespace that comes, one that is deleted from, one that is edited.
+    // A new namespace, a namespace with a deleted ConfigMap, and one with an edited ConfigMap.
     east.apply(namespace("new"));
     until(&east.api, "new", USUAL, &ours).await;
     east.api.store().delete("configmaps", "shop", USUAL).expect("deleted");
@@ -91,7 +91,7 @@ async fn every_namespace_of_a_member_has_the_roots_and_gets_them_back() {
 }
 
 #[tokio::test]
-async fn another_writers_roots_stay_and_new_roots_of_ours_are_written_over_the_old() {
+async fn roots_of_another_writer_stay_and_own_roots_are_replaced() {
     let other = AuthorityPem::generate(SystemTime::now()).expect("a CA");
     let other = Authority::new(&other, "other", SystemTime::now()).expect("a sound CA");
     let foreign = other.roots().to_pem();
@@ -113,7 +113,7 @@ async fn another_writers_roots_stay_and_new_roots_of_ours_are_written_over_the_o
     assert_eq!(roots(&east.api, "theirs", USUAL), foreign);
     assert_eq!(roots(&east.api, "both", USUAL), both, "it contains ours");
     assert_eq!(published(&east.api, "both", BESIDE), None);
-    // A root is added: what we wrote is ours to replace, in either place.
+    // A root is added: Strait replaces the ConfigMaps that it wrote, under either name.
     let more = AuthorityPem::generate(SystemTime::now()).expect("a CA");
     let more = Authority::new(&more, "more", SystemTime::now()).expect("a sound CA");
     replace(&setup.path("ca/root-cert.pem"), &format!("{ours}{}", more.roots().to_pem()));
@@ -129,7 +129,7 @@ async fn another_writers_roots_stay_and_new_roots_of_ours_are_written_over_the_o
 }
 
 #[tokio::test]
-async fn a_missing_right_is_shown_and_harms_nothing() {
+async fn missing_right_is_shown_and_affects_nothing_else() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.apply(namespace("shop"));
     east.api.fault(Fault::Forbidden { resource: "configmaps".to_owned() });
@@ -143,7 +143,7 @@ async fn a_missing_right_is_shown_and_harms_nothing() {
 }
 
 #[tokio::test]
-async fn of_two_control_planes_beside_each_other_one_writes() {
+async fn only_one_of_two_control_planes_writes() {
     let hub = Member::start("hub", "n1", "198.18.0.1").await;
     hub.apply(namespace("shop"));
     let setup = Setup::new();
@@ -156,7 +156,7 @@ async fn of_two_control_planes_beside_each_other_one_writes() {
     };
     let holder = lease();
     assert!(holder.is_string());
-    // Another one with roots of its own has no say while the first holds the Lease.
+    // Another server with different roots writes nothing while the first holds the Lease.
     let other = Setup::new();
     let second = other.start_as(other.arguments_with(&hub.api)).await;
     second.ready().await;
@@ -164,7 +164,8 @@ async fn of_two_control_planes_beside_each_other_one_writes() {
     second.cluster_until("config", |row| row["roots"]["foreign"].is_u64()).await;
     assert_ne!(roots(&hub.api, "shop", USUAL), theirs);
     assert_eq!(lease(), holder);
-    // When it has gone the other takes over within the Lease's life, and then what it writes.
+    // After its end, the other takes over within the lifetime of the Lease, and then replaces the
+    // roots.
     first.shut_down().await;
     until(&hub.api, "shop", USUAL, &theirs).await;
     assert_ne!(lease(), holder);
@@ -175,7 +176,7 @@ const CLUSTERS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 const AGENT_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
 const UNKNOWN: &str = "type.googleapis.com/example.Unknown";
 
-/// A stream of an agent, which speaks for its proxy and for itself.
+/// The stream of an agent, which sends requests for its proxy and for itself.
 struct Agent {
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: tonic::Streaming<DiscoveryResponse>,
@@ -203,7 +204,7 @@ impl Agent {
         self.requests.send(request).await.expect("the server reads");
     }
 
-    /// What istioctl is answered: by a stream that asks for nothing else and names no cluster.
+    /// Returns the response to istioctl: a stream that requests nothing else and names no cluster.
     async fn istioctl(
         server: &Server,
         tls: Arc<ClientConfig>,
@@ -223,7 +224,7 @@ impl Agent {
         Self::open(server, tls, first).await.next(&[&type_url]).await
     }
 
-    /// The next response of one of these types.
+    /// Returns the next response of one of these types.
     async fn next(&mut self, types: &[&str]) -> DiscoveryResponse {
         loop {
             let next = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
@@ -236,13 +237,13 @@ impl Agent {
 }
 
 #[tokio::test]
-async fn an_agent_that_asks_is_told_of_roots_that_its_chain_did_not_end_with() {
+async fn agent_receives_roots_that_its_certificate_did_not_include() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let setup = Setup::new();
     setup.join(&[&east]);
     let older = setup.certificate("shop", "client");
     let server = setup.start_ready().await;
-    // Of the time before the process it is not known what chains ended with.
+    // For certificates from before the start of the process, the roots are unknown.
     let mut agent = Agent::connect(&server, older).await;
     agent.ask(AGENT_CONFIG, "").await;
     let told = agent.next(&[AGENT_CONFIG]).await;
@@ -260,13 +261,13 @@ async fn an_agent_that_asks_is_told_of_roots_that_its_chain_did_not_end_with() {
         holds(SystemTime::now() > started + Duration::from_secs(1), "the same second")
     })
     .await;
-    // A certificate of this process's time came with all there is, so that there is silence.
+    // A certificate from this process came with all roots, so there is no response.
     let mut younger = Agent::connect(&server, setup.certificate("shop", "client")).await;
     younger.ask(AGENT_CONFIG, "").await;
     younger.ask(UNKNOWN, "").await;
     let next = younger.next(&[AGENT_CONFIG, UNKNOWN]).await;
     assert_eq!(next.type_url, UNKNOWN, "{next:?}");
-    // Both hear of a root that comes.
+    // Both receive an added root.
     let more = AuthorityPem::generate(SystemTime::now()).expect("a CA");
     replace(&setup.path("ca/root-cert.pem"), &format!("{ours}{}", more.root_cert));
     for agent in [&mut agent, &mut younger] {
@@ -279,7 +280,7 @@ async fn an_agent_that_asks_is_told_of_roots_that_its_chain_did_not_end_with() {
 }
 
 #[tokio::test]
-async fn istioctl_is_told_how_the_proxies_follow_that_it_may_see() {
+async fn istioctl_receives_the_sync_status_of_the_proxies_it_may_see() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
@@ -317,7 +318,7 @@ async fn istioctl_is_told_how_the_proxies_follow_that_it_may_see() {
     })
     .await;
     assert!(followed(&ask("elsewhere", syncz, &[]).await).is_empty(), "not theirs to see");
-    // One proxy's configuration, and pages by their paths.
+    // The configuration of one proxy, and pages by their paths.
     let name = "client.shop";
     let dump = ask("shop", "istio.io/debug/config_dump", &[name]).await;
     assert_eq!(dump.resources[0].type_url, "type.googleapis.com/envoy.admin.v3.ConfigDump");
@@ -337,7 +338,7 @@ async fn istioctl_is_told_how_the_proxies_follow_that_it_may_see() {
         hidden.resources[0].type_url, "istio.io/debug",
         "an error, not another's configuration"
     );
-    // Members, as `istioctl remote-clusters` lists them: for who runs the mesh.
+    // Members, as `istioctl remote-clusters` lists them: only for operators of the mesh.
     for (namespace, expected) in [
         (
             super::mesh::SYSTEM,
@@ -356,7 +357,7 @@ async fn istioctl_is_told_how_the_proxies_follow_that_it_may_see() {
             "{namespace}"
         );
     }
-    // By way of a proxy's own agent, whose stream goes on.
+    // Through a proxy's own agent, whose stream continues.
     proxy.ask(syncz, "").await;
     assert_eq!(followed(&proxy.next(&[syncz]).await).len(), 1);
     proxy.ask("type.googleapis.com/envoy.config.listener.v3.Listener", "").await;
@@ -364,7 +365,7 @@ async fn istioctl_is_told_how_the_proxies_follow_that_it_may_see() {
     server.shut_down().await;
 }
 
-/// The CA of `setup`, whose files are these from now on.
+/// Replaces the files of the CA of `setup`.
 fn write_authority(setup: &Setup, files: &AuthorityPem) {
     let texts = [&files.ca_cert, &files.ca_key, &files.cert_chain, &files.root_cert];
     for (name, text) in AuthorityPem::FILES.into_iter().zip(texts) {
@@ -372,19 +373,19 @@ fn write_authority(setup: &Setup, files: &AuthorityPem) {
     }
 }
 
-/// What is said of the CA's roots by two servers of one config cluster and one CA, where an agent of the second has heard
-/// of the new root and not said that it has it.
+/// Two servers with one config cluster and one CA, and their reports about the CA's roots. An agent
+/// of the second server has received the new root and not acknowledged it.
 struct TwoReplicas {
     setup: Setup,
     hub: Member,
     first: Server,
     second: Server,
     agent: Agent,
-    /// Of what the agent was told last.
+    /// The nonce of the agent's last response.
     nonce: String,
 }
 
-/// Longer than what replicas take to hear of each other, twice, on a busy machine.
+/// More than twice the time in which replicas learn of each other, on a busy machine.
 const REPORTED: Duration = Duration::from_secs(120);
 
 impl TwoReplicas {
@@ -395,7 +396,7 @@ impl TwoReplicas {
         let older = setup.certificate("shop", "client");
         let start = async |state: &str| setup.start_replica(&hub.api, state).await;
         let (first, second) = (start("state-1").await, start("state-2").await);
-        // Each knows that there is the other.
+        // Each has noticed the other.
         wait_until(REPORTED, async || {
             let found = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
             let found = found.map(|object| object.value()).unwrap_or_default();
@@ -413,8 +414,8 @@ impl TwoReplicas {
         Self { setup, hub, first, second, agent, nonce: told.nonce }
     }
 
-    /// Gives both the new root and then its key, one right after the other. Neither signs with it; then the second
-    /// replica's agent does what is asked of it, and both do.
+    /// Adds the new root and then its key to both, in immediate succession. Neither signs with it.
+    /// Then `ending` runs with the second replica's agent, and both sign.
     async fn rotate(mut self, ending: impl AsyncFnOnce(Agent, String)) {
         let old = AuthorityPem::read(&self.setup.path("ca")).expect("a CA");
         let new = AuthorityPem::generate(SystemTime::now()).expect("a CA");
@@ -449,7 +450,7 @@ impl TwoReplicas {
     }
 }
 
-/// What Kubernetes has of a Secret's key.
+/// Returns the value of a Secret's key in Kubernetes.
 fn base64(text: &str) -> String {
     use base64::Engine as _;
     let bytes = base64::engine::general_purpose::STANDARD.decode(text).expect("base64");
@@ -457,25 +458,25 @@ fn base64(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_key_waits_until_an_agent_of_another_replica_has_its_root() {
+async fn new_key_waits_until_an_agent_of_another_replica_has_its_root() {
     let replicas = TwoReplicas::start().await;
     let holder = std::cell::RefCell::new(None);
     replicas
         .rotate(async |agent: Agent, nonce: String| {
             agent.ask(AGENT_CONFIG, &nonce).await;
-            // It stays.
+            // The agent stays connected.
             holder.replace(Some(agent));
         })
         .await;
 }
 
 #[tokio::test]
-async fn a_key_waits_until_an_agent_of_another_replica_is_gone() {
+async fn new_key_waits_until_an_agent_of_another_replica_disconnects() {
     let replicas = TwoReplicas::start().await;
     replicas.rotate(async |agent: Agent, _| drop(agent)).await;
 }
 
-/// What is said of certificates, once that holds.
+/// Waits until the status of certificates passes, and returns it.
 async fn certificates_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
     wait_until(SOON, async || {
         let found = server.admin.json("/debug/certificates").await;
@@ -490,7 +491,7 @@ fn steps(certificates: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_root_is_replaced_step_by_step_and_no_step_is_taken_too_early() {
+async fn root_is_replaced_step_by_step_and_no_step_is_too_early() {
     let hub = Member::start("hub", "n1", "198.18.0.1").await;
     hub.apply(namespace("shop"));
     let setup = Setup::new();
@@ -500,7 +501,7 @@ async fn a_root_is_replaced_step_by_step_and_no_step_is_taken_too_early() {
     let ours = setup.authority().roots().to_pem();
     let new = AuthorityPem::generate(SystemTime::now()).expect("a CA");
     let both = format!("{ours}{}", new.root_cert);
-    // The key before its root was given to anybody.
+    // The key is added before its root was distributed.
     let old = AuthorityPem::read(&setup.path("ca")).expect("a CA");
     write_authority(&setup, &AuthorityPem { root_cert: both.clone(), ..new.clone() });
     let refused =
@@ -511,7 +512,7 @@ async fn a_root_is_replaced_step_by_step_and_no_step_is_taken_too_early() {
     assert!(shown.contains("STR0550: the root "), "{shown}");
     let checked = server.strait(&["check", "-o", "json"]).await;
     assert!(String::from_utf8_lossy(&checked.stdout).contains("STR0550"));
-    // The root alone: nobody has said yet that it is there.
+    // Only the root is added: no workload has reported it yet.
     write_authority(&setup, &AuthorityPem { root_cert: both.clone(), ..old.clone() });
     let waits = certificates_until(&server, |now| steps(now) == ["signs", "distribute"]).await;
     let output = server.strait(&["certs", "status"]).await;
@@ -522,11 +523,12 @@ async fn a_root_is_replaced_step_by_step_and_no_step_is_taken_too_early() {
     let fingerprint = |now: &Value, at: usize| {
         now["rotation"]["roots"][at]["fingerprint"].as_str().expect("it has one").to_owned()
     };
-    // Then the key, which signs as soon as the root is read back in each namespace.
+    // Then the key is added. It signs as soon as the root is read back in each namespace.
     write_authority(&setup, &AuthorityPem { root_cert: both, ..new.clone() });
     let signs = certificates_until(&server, |now| steps(now) == ["signs", "wait"]).await;
     assert_eq!((&signs["problem"], fingerprint(&signs, 0)), (&Value::Null, fingerprint(&waits, 1)));
-    // The old root away, to which certificates may lead: it stays, here and in namespaces.
+    // The old root is removed, although certificates may chain to it: it stays, here and in
+    // namespaces.
     write_authority(&setup, &new);
     certificates_until(&server, |now| now["problem"]["code"].as_str() == Some("STR0551")).await;
     let has_both = async |server: &Server| {
@@ -543,7 +545,8 @@ async fn a_root_is_replaced_step_by_step_and_no_step_is_taken_too_early() {
     };
     has_both(&server).await;
     server.shut_down().await;
-    // After a restart as well: by the file of the state directory, or by the Secret that replicas share.
+    // Also after a restart: from the file in the state directory, or from the Secret that replicas
+    // share.
     hub.api.store().delete("Secret", super::mesh::SYSTEM, "strait-ca-roots").expect("it is there");
     let server = setup.start_as(arguments.clone()).await;
     server.ready().await;
@@ -558,7 +561,7 @@ async fn a_root_is_replaced_step_by_step_and_no_step_is_taken_too_early() {
     let server = setup.start_as(arguments).await;
     server.ready().await;
     has_both(&server).await;
-    // Its key was stolen.
+    // The old key was stolen.
     replace(&setup.path("ca/rotation-approved"), &fingerprint(&signs, 1));
     until(&hub.api, "shop", USUAL, &new.root_cert).await;
     server.shut_down().await;

@@ -1,4 +1,4 @@
-//! What routes of the Gateway API say of themselves in the config cluster, from the start to the end of what they are about.
+//! Statuses of Gateway API routes in the config cluster, until their Service is deleted.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use strait_sim::{Family, Options as SimOptions};
 
 const CONTROLLER: &str = "strait.dev/gateway-controller";
 
-/// An HTTPRoute on the service `web.shop`, which leads to another.
+/// Returns an HTTPRoute on the service `web.shop` that routes to another service.
 fn route(name: &str, backend: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
@@ -19,7 +19,7 @@ fn route(name: &str, backend: &str) -> Value {
     })
 }
 
-/// The same for connections, which the service has no port for.
+/// Returns a TCPRoute on the service, which has no port for it.
 fn connection_route(name: &str, backend: &str) -> Value {
     let mut route = route(name, backend);
     route["kind"] = "TCPRoute".into();
@@ -33,7 +33,7 @@ fn stored(hub: &Member, name: &str) -> Value {
     found.map(|object| object.value()).unwrap_or_default()
 }
 
-/// What a route says, in short.
+/// Returns a short form of a route's status.
 fn said(hub: &Member, name: &str) -> String {
     let route = stored(hub, name);
     let entries = route["status"]["parents"].as_array().cloned().unwrap_or_default();
@@ -53,7 +53,7 @@ fn text(value: &Value) -> &str {
 
 async fn until(hub: &Member, name: &str, expected: &str) {
     wait_until(SOON, async || {
-        // A form of it that nobody has looked at yet says nothing of the newest.
+        // The status of an older generation of the object is ignored.
         let route = stored(hub, name);
         let seen = route.pointer("/status/parents/0/conditions/0/observedGeneration");
         let is_told = seen == route.pointer("/metadata/generation");
@@ -63,7 +63,7 @@ async fn until(hub: &Member, name: &str, expected: &str) {
 }
 
 #[tokio::test]
-async fn routes_say_what_becomes_of_them_and_one_control_plane_writes_it() {
+async fn route_statuses_are_written_by_one_control_plane() {
     let families = [Family::Core, Family::GatewayApi].into();
     let options = SimOptions { families, ..SimOptions::default() };
     let hub = Member::start_with("hub", "n1", "198.18.0.1", options).await;
@@ -84,14 +84,14 @@ async fn routes_say_what_becomes_of_them_and_one_control_plane_writes_it() {
     let lost = "Accepted=False NoMatchingParent, ResolvedRefs=False BackendNotFound";
     until(&hub, "bytes", lost).await;
 
-    // The backend comes, the route changes, its Service goes.
+    // The backend is created, the route changes, and its Service is deleted.
     hub.serve("cart", &["10.0.0.2"]);
     until(&hub, "waiting", fine).await;
     hub.apply(route("waiting", "ghost"));
     until(&hub, "waiting", "Accepted=True Accepted, ResolvedRefs=False BackendNotFound").await;
     assert_eq!(patches(), 4);
 
-    // What admins are told is the same.
+    // The admin API reports the same.
     let told = servers[0].admin.json("/debug/config?kind=HTTPRoute&name=waiting").await;
     assert_eq!(told[0]["reasons"][0]["code"], "STR1041", "{told}");
     let message =

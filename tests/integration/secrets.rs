@@ -1,4 +1,5 @@
-//! Gateways that ask for Secrets of their own cluster and namespace (SDS over ADS): what they are sent, and what not.
+//! Gateways that subscribe to Secrets of their own cluster and namespace (SDS over ADS): which
+//! Secrets they receive, and which they don't.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,14 +21,14 @@ use strait_xds::resource::ResourceType;
 use strait_xds_client::channel;
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
-/// How long nothing may come where nothing should.
+/// The time in which no response may arrive if none is expected.
 const QUIET: Duration = Duration::from_millis(500);
 
 /// The Envoy of an ingress gateway.
 struct Gateway {
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
-    /// Of the last response about secrets.
+    /// The nonce of the last response about secrets.
     nonce: String,
 }
 
@@ -69,7 +70,7 @@ impl Gateway {
         Some(response.expect("no error").expect("it goes on"))
     }
 
-    /// The secrets of the next response, with what stands in them.
+    /// Returns the secrets of the next response, with their content.
     async fn secrets(&mut self) -> Vec<(String, Vec<u8>)> {
         let response = self.next().await.expect("in time");
         assert_eq!(response.type_url, SECRET, "and of nothing else");
@@ -92,12 +93,12 @@ impl Gateway {
         decoded.collect()
     }
 
-    /// Whether the stream goes on, and says nothing of secrets for a while.
+    /// Checks that the stream continues, and that no secret arrives for a while.
     async fn is_quiet(&mut self) -> bool {
         loop {
             match tokio::time::timeout(QUIET, self.responses.message()).await {
                 Err(_) => return true,
-                // That there are none of some names is nothing of anybody's.
+                // An empty response about names without resources is ignored.
                 Ok(Ok(Some(response))) if response.type_url != SECRET => {}
                 Ok(Ok(Some(response))) if response.resources.is_empty() => {}
                 Ok(other) => {
@@ -109,7 +110,7 @@ impl Gateway {
     }
 }
 
-/// A pair for a name, as it stands in a Secret, and its chain.
+/// Returns a certificate pair for a name as the data of a Secret, and its chain.
 fn pair(setup: &Setup, name: &str) -> (Value, Vec<u8>) {
     let issued = setup.authority().issue_serving(&[name.to_owned()], SystemTime::now());
     let issued = issued.expect("it signs");
@@ -128,7 +129,7 @@ fn kubernetes_secret(name: &str, data: &Value) -> Value {
     })
 }
 
-/// An ingress gateway whose pod runs in east.
+/// Returns an ingress gateway whose pod runs in east.
 fn ingress() -> Proxy {
     Proxy {
         kind: "router",
@@ -149,7 +150,7 @@ async fn running() -> (Setup, Member, Server) {
     (setup, east, server)
 }
 
-/// What is shown of a secret.
+/// Returns the entry of a secret in the admin API.
 async fn shown(server: &Server, name: &str) -> Value {
     let proxies = server.admin.json("/debug/proxies").await;
     let secrets = proxies[0]["secrets"].as_array().cloned().unwrap_or_default();
@@ -165,7 +166,7 @@ async fn shown_with(server: &Server, name: &str, code: &str) {
 }
 
 #[tokio::test]
-async fn a_gateway_is_sent_the_secrets_of_its_own_cluster_as_they_change() {
+async fn gateway_receives_the_secrets_of_its_cluster_and_their_changes() {
     let (setup, east, server) = running().await;
     let ((first, chain), (second, other)) = (pair(&setup, "a.example"), pair(&setup, "b.example"));
     east.apply(kubernetes_secret("shop-tls", &first));
@@ -174,7 +175,7 @@ async fn a_gateway_is_sent_the_secrets_of_its_own_cluster_as_they_change() {
     gateway.ask(&[name]).await;
     assert_eq!(gateway.secrets().await, [(name.to_owned(), chain.clone())]);
 
-    // The roots beside it, and under the name that Gateways have.
+    // The roots in a separate Secret, and under the name that Gateways use.
     let (roots, full) = ("kubernetes://shop-tls-cacert", "kubernetes-gateway://shop/shop-tls");
     gateway.ask(&[name, roots, full]).await;
     let mut come = Vec::new();
@@ -184,12 +185,12 @@ async fn a_gateway_is_sent_the_secrets_of_its_own_cluster_as_they_change() {
     come.sort();
     assert_eq!(come, [(full.to_owned(), chain.clone()), (roots.to_owned(), chain)]);
 
-    // A change is sent, and nothing else is.
+    // A change is sent, and nothing else.
     gateway.ask(&[name]).await;
     east.apply(kubernetes_secret("shop-tls", &second));
     assert_eq!(gateway.secrets().await, [(name.to_owned(), other)]);
 
-    // One that is of no use is not, nor is one that is gone: the gateway keeps what it has.
+    // An invalid or deleted Secret is not sent: the gateway keeps the previous one.
     east.apply(kubernetes_secret(
         "shop-tls",
         &json!({ "tls.crt": first["tls.crt"], "tls.key": second["tls.key"] }),
@@ -204,7 +205,7 @@ async fn a_gateway_is_sent_the_secrets_of_its_own_cluster_as_they_change() {
 }
 
 #[tokio::test]
-async fn what_is_missing_or_of_another_namespace_keeps_nothing_else() {
+async fn missing_or_foreign_secrets_do_not_delay_others() {
     let (setup, east, server) = running().await;
     let (data, chain) = pair(&setup, "a.example");
     east.apply(kubernetes_secret("shop-tls", &data));
@@ -220,17 +221,17 @@ async fn what_is_missing_or_of_another_namespace_keeps_nothing_else() {
     for name in [none, foreign, "kubernetes://../up"] {
         shown_with(&server, name, "STR0540").await;
     }
-    // Nothing of another namespace was ever asked for.
+    // No Secret of another namespace was requested.
     let asked =
         east.api.requests(|one| one.path.ends_with("/secrets") && one.path.contains("/pay/"));
     assert!(asked.is_empty(), "{asked:?}");
-    // It is sent as soon as it is there.
+    // It is sent as soon as it exists.
     east.apply(kubernetes_secret("nothing", &data));
     while !gateway.secrets().await.iter().any(|(name, _)| name == none) {}
 }
 
 #[tokio::test]
-async fn an_object_names_the_credential_that_its_routers_can_not_be_given() {
+async fn object_status_names_the_unavailable_credential() {
     let (setup, east, server) = running().await;
     let (mut data, _) = pair(&setup, "a.example");
     data.as_object_mut().expect("an object").remove("ca.crt");
@@ -275,9 +276,10 @@ async fn an_object_names_the_credential_that_its_routers_can_not_be_given() {
     .await;
     let (_, faults) = told().await;
     assert_eq!(faults[0]["path"], "spec.servers[1].tls.credentialName", "{faults:?}");
-    // Roots are the trouble of a server that looks at its clients, not of another with that certificate.
+    // Missing roots are a problem only of the server that verifies clients, not of another server
+    // with the same certificate.
     assert_eq!(faults[1]["path"], "spec.servers[2].tls.credentialName", "{faults:?}");
-    // Who asks for the way of a request is told that it ends there.
+    // The explanation of a request reports that it ends there.
     let way = async |port: u16| {
         let url = format!("https://a.example:{port}/");
         let found = server.strait(&["explain", "route", "ingress-0.shop", "GET", &url]).await;
@@ -292,7 +294,7 @@ async fn an_object_names_the_credential_that_its_routers_can_not_be_given() {
         assert!(said.contains(&line) && !said.contains("answer"), "{said}");
         assert_eq!(code, Some(2), "{said}");
     }
-    // It is as bad as an object that is refused.
+    // The object counts as a problem, like a rejected object.
     let found = server.strait(&["check"]).await;
     let line = "Gateway/shop/edge";
     assert!(text(&found).contains(line) && text(&found).contains("STR1080"), "{}", text(&found));
@@ -308,7 +310,7 @@ async fn an_object_names_the_credential_that_its_routers_can_not_be_given() {
 }
 
 #[tokio::test]
-async fn who_may_not_list_secrets_itself_is_given_none() {
+async fn gateway_without_the_right_to_list_secrets_receives_none() {
     let (setup, east, server) = running().await;
     let (data, _) = pair(&setup, "a.example");
     east.apply(kubernetes_secret("shop-tls", &data));
@@ -324,7 +326,7 @@ async fn who_may_not_list_secrets_itself_is_given_none() {
         member.api.requests(|one| one.path.ends_with("/subjectaccessreviews")).len()
     };
     assert_eq!(reviews(&east), 1);
-    // The answer holds for another gateway of the account as well.
+    // The result is cached for another gateway of the same account.
     let mut again = Gateway::open(&server, &setup, &ingress()).await;
     again.ask(&["kubernetes://other-tls"]).await;
     assert!(again.secrets().await.is_empty());
@@ -332,7 +334,7 @@ async fn who_may_not_list_secrets_itself_is_given_none() {
 }
 
 #[tokio::test]
-async fn a_pod_that_nobody_has_seen_is_given_no_key() {
+async fn unknown_pod_receives_no_key() {
     let (setup, east, server) = running().await;
     let (data, chain) = pair(&setup, "a.example");
     east.apply(kubernetes_secret("shop-tls", &data));
@@ -354,9 +356,10 @@ async fn a_pod_that_nobody_has_seen_is_given_no_key() {
     assert!(!chain.is_empty());
 }
 
-/// CVE-2021-34824: what was read for one gateway was served from a cache to another of any namespace that used the name.
+/// CVE-2021-34824: a Secret that was read for one gateway was served from a cache to gateways of
+/// other namespaces that used the same name.
 #[tokio::test]
-async fn what_one_gateway_was_given_is_given_to_no_other_that_asks_by_the_same_name() {
+async fn secret_of_one_gateway_is_not_sent_to_another_with_the_same_name() {
     let (setup, east, server) = running().await;
     let west = Member::start("west", "n2", "198.18.0.2").await;
     setup.join(&[&west]);
@@ -378,7 +381,7 @@ async fn what_one_gateway_was_given_is_given_to_no_other_that_asks_by_the_same_n
     let pay = Proxy { namespace: "pay", ip: "10.0.0.11".into(), ..ingress() };
     let far = Proxy { cluster: "west".to_owned(), ..ingress() };
     let gateways = [ingress(), pay, far];
-    // Each asks when those before it have been answered, in either order.
+    // Each requests it after the previous ones have received their responses, in either order.
     for order in [[0, 1, 2], [2, 1, 0]] {
         for at in order {
             let (gateway, chain) = (&gateways[at], &hosts[at].1);

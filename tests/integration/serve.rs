@@ -1,4 +1,5 @@
-//! `strait serve` by its behaviour: what operators and proxies see while members come, go and fail.
+//! The behavior of `strait serve` for operators and proxies while members are added, removed and
+//! fail.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +21,8 @@ use strait_sim::{Certificate, Fault, Options as SimOptions, objects};
 use strait_xds::resource::ResourceType;
 use strait_xds_client::{Options as ClientOptions, XdsClient, XdsConnectError};
 
-/// East and west in two networks with the same pod addresses, each serving `web` on two pods.
+/// Starts east and west in two networks with the same pod addresses, each serving `web` on two
+/// pods.
 async fn east_and_west() -> (Member, Member) {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n2", "198.18.0.2").await;
@@ -29,12 +31,12 @@ async fn east_and_west() -> (Member, Member) {
     (east, west)
 }
 
-/// What a proxy in east holds of `web` while both clusters are in the mesh.
+/// The endpoints of `web` for a proxy in east while both clusters are in the mesh.
 const BOTH: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
-/// The same without west.
+/// The endpoints without west.
 const EAST_ONLY: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
 
-/// A ready server of both, and a proxy in east that holds what it should.
+/// Starts a ready server with both members, and a proxy in east that has the expected endpoints.
 async fn running(flags: &[&str]) -> (Setup, Member, Member, Server, XdsClient) {
     let (east, west) = east_and_west().await;
     let setup = Setup::new().with(flags);
@@ -46,11 +48,11 @@ async fn running(flags: &[&str]) -> (Setup, Member, Member, Server, XdsClient) {
     (setup, east, west, server, client)
 }
 
-/// Waits until a proxy that has just connected was given everything it asked for.
+/// Waits until a newly connected proxy has received all its subscriptions.
 async fn settled(client: &XdsClient) {
     wait_until(SOON, async || {
         let held = client.held();
-        // It answers no DNS.
+        // The client does not subscribe to the name table.
         let kinds = ResourceType::ALL.into_iter().filter(|kind| *kind != ResourceType::NameTable);
         let missing: Vec<_> = kinds.filter(|kind| held.names(*kind).next().is_none()).collect();
         holds(missing.is_empty(), missing)
@@ -58,7 +60,7 @@ async fn settled(client: &XdsClient) {
     .await;
 }
 
-/// That nothing was sent to the proxy since: a change in east comes as the only resource.
+/// Checks that the proxy has received nothing since: a change in east is the only resource sent.
 async fn undisturbed(client: &XdsClient, since: u64, east: &Member) {
     east.serve("web", &["10.0.0.1", "10.0.0.2", "10.0.0.9"]);
     wait_until(SOON, async || {
@@ -73,7 +75,7 @@ async fn undisturbed(client: &XdsClient, since: u64, east: &Member) {
 }
 
 #[tokio::test]
-async fn an_empty_directory_is_ready() {
+async fn empty_directory_is_ready() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     assert_eq!(server.admin.json("/debug/clusters").await, json!([]));
@@ -81,7 +83,7 @@ async fn an_empty_directory_is_ready() {
 }
 
 #[tokio::test]
-async fn nobody_is_answered_before_every_member_has_synced() {
+async fn no_proxy_is_served_before_every_member_has_synced() {
     let (east, west) = east_and_west().await;
     west.api.fault(Fault::Hang);
     let setup = Setup::new().with(&["--remote-cluster-timeout", "120s"]);
@@ -107,7 +109,7 @@ async fn nobody_is_answered_before_every_member_has_synced() {
 }
 
 #[tokio::test]
-async fn members_that_fail_from_the_start_cost_nobody_anything() {
+async fn members_that_fail_from_the_start_affect_no_other_cluster() {
     let (east, _) = east_and_west().await;
     let bad = |id: &'static str, certificate: Certificate| async move {
         let options = SimOptions { certificate, ..SimOptions::default() };
@@ -155,7 +157,7 @@ async fn members_that_fail_from_the_start_cost_nobody_anything() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_dies_costs_no_endpoint() {
+async fn stopped_api_server_loses_no_endpoint() {
     let (_setup, east, west, server, client) = running(&[]).await;
     let before = client.held().resources;
     west.api.stop().await;
@@ -173,7 +175,7 @@ async fn an_api_server_that_dies_costs_no_endpoint() {
 }
 
 #[tokio::test]
-async fn a_removed_cluster_leaves_after_its_grace_and_no_sooner() {
+async fn removed_cluster_leaves_only_after_its_grace_period() {
     let (setup, _east, _west, server, client) = running(&["--cluster-removal-grace", "3s"]).await;
     let before = client.held().resources;
     setup.take_out("west");
@@ -185,7 +187,7 @@ async fn a_removed_cluster_leaves_after_its_grace_and_no_sooner() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_deleted_and_made_again_is_no_event_for_proxies() {
+async fn recreated_secret_sends_nothing_to_proxies() {
     let (setup, east, west, server, client) = running(&["--cluster-removal-grace", "120s"]).await;
     let before = client.held().resources;
     setup.take_out("west");
@@ -198,10 +200,10 @@ async fn a_secret_that_is_deleted_and_made_again_is_no_event_for_proxies() {
 }
 
 #[tokio::test]
-async fn a_rotated_credential_is_no_event_for_proxies() {
+async fn rotated_credential_sends_nothing_to_proxies() {
     let (setup, east, west, server, client) = running(&[]).await;
     let before = client.held().resources;
-    // A credential that doesn't work costs nothing but the rotation.
+    // An invalid credential fails only the rotation.
     let useless = west.api.kubeconfig().replace(&west.api.token(), "useless");
     let mut secret = west.secret();
     secret["data"] = Value::Null;
@@ -233,10 +235,10 @@ async fn a_rotated_credential_is_no_event_for_proxies() {
 }
 
 #[tokio::test]
-async fn the_older_of_two_secrets_holds_an_id_and_the_other_takes_over() {
+async fn older_of_two_secrets_owns_the_id_and_the_other_takes_over() {
     let (setup, east, west, server, client) = running(&["--cluster-removal-grace", "120s"]).await;
     let before = client.held().resources;
-    // Without times of creation the name decides: `strait-cluster-west` comes first.
+    // Without creation times the name decides: `strait-cluster-west` is first.
     setup.put("west-standby", &renamed(west.secret(), "zz-standby"));
     wait_until(SOON, async || {
         let entries = server.clusters("west").await;
@@ -255,7 +257,7 @@ async fn the_older_of_two_secrets_holds_an_id_and_the_other_takes_over() {
 }
 
 #[tokio::test]
-async fn a_secret_counts_by_its_label() {
+async fn secret_is_a_member_only_with_its_label() {
     let (east, west) = east_and_west().await;
     let setup = Setup::new().with(&["--cluster-removal-grace", "0s"]);
     let mut unlabelled = west.secret();
@@ -274,13 +276,13 @@ async fn a_secret_counts_by_its_label() {
 }
 
 #[tokio::test]
-async fn an_annotation_fixes_the_network_of_a_cluster() {
+async fn annotation_sets_the_network_of_a_cluster() {
     let (setup, _east, west, server, client) = running(&[]).await;
     let mut fixed = west.secret();
     fixed["metadata"]["annotations"] = json!({ "strait.dev/network": "n1" });
     setup.put("west", &fixed);
     server.cluster_until("west", |entry| entry["network"] == "n1").await;
-    // One network now: the address that both have is one endpoint.
+    // Both clusters are in one network now: their equal addresses are one endpoint.
     let together = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("10.0.0.3:8080", 1)];
     wait_until(SOON, async || {
         let endpoints = client.held().endpoints(&outbound("web"));
@@ -291,7 +293,7 @@ async fn an_annotation_fixes_the_network_of_a_cluster() {
 }
 
 #[tokio::test]
-async fn the_admin_api_asks_for_the_token_everywhere_but_for_health_and_metrics() {
+async fn admin_api_requires_the_token_except_for_health_and_metrics() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     for path in ["/livez", "/readyz", "/readyz?verbose", "/metrics"] {
@@ -314,7 +316,7 @@ async fn the_admin_api_asks_for_the_token_everywhere_but_for_health_and_metrics(
 }
 
 #[tokio::test]
-async fn the_token_of_readers_opens_what_changes_nothing() {
+async fn reader_token_is_accepted_only_for_reading() {
     let setup = Setup::new();
     let file = setup.path("reader");
     std::fs::write(&file, "token-of-those-who-read\n").expect("written");
@@ -325,7 +327,7 @@ async fn the_token_of_readers_opens_what_changes_nothing() {
         assert_eq!(server.admin.get(path, reader).await.0, StatusCode::OK, "{path}");
         assert_eq!(server.admin.text(path).await.0, StatusCode::OK, "{path} with the admin token");
     }
-    // A code would open a session; and what takes a POST asks for the token before all else.
+    // A login code would open a session; and every path with POST checks the token first.
     let writing =
         ["/api/login-code", "/api/hold", "/api/release", "/api/rollout", "/api/probe-identity"];
     for path in writing {
@@ -336,7 +338,7 @@ async fn the_token_of_readers_opens_what_changes_nothing() {
     assert_eq!(server.admin.get("/debug/clusters", other).await.0, StatusCode::UNAUTHORIZED);
 }
 
-/// The keys of a JSON object.
+/// Returns the keys of a JSON object.
 fn keys(value: &Value) -> BTreeSet<&str> {
     value
         .as_object()
@@ -351,7 +353,7 @@ fn assert_keys(value: &Value, words: &str) {
 }
 
 #[tokio::test]
-async fn answers_have_the_fields_of_the_contract() {
+async fn responses_have_the_fields_of_the_contract() {
     let (setup, _east, _west, server, client) = running(&[]).await;
     let host = format!("web.{SHOP}.svc.cluster.local");
 
@@ -398,7 +400,7 @@ async fn answers_have_the_fields_of_the_contract() {
     assert_keys(gateway, "address port hbonePort cluster source");
     assert_eq!((&gateway["address"], &gateway["port"]), (&json!("198.18.0.2"), &json!(15443)));
 
-    // Once the last answer to a response has been read.
+    // After the acknowledgement of the last response was received.
     let proxies = wait_until(SOON, async || {
         let proxies = server.admin.json("/debug/proxies").await;
         let types = proxies[0]["types"].as_object().cloned().unwrap_or_default();
@@ -472,9 +474,10 @@ async fn answers_have_the_fields_of_the_contract() {
 }
 
 #[tokio::test]
-async fn explain_says_why_by_one_step() {
+async fn explain_reports_the_withholding_step() {
     let (_setup, east, west, server, client) = running(&[]).await;
-    // Of three pods in west one is not ready and one takes plain text; a third network has no way in.
+    // Of three pods in west, one is not ready and one accepts plain text; a third network has no
+    // gateway.
     west.apply(objects::labelled(
         objects::pod(SHOP, "plain", "web", "10.0.0.4", "node"),
         "security.istio.io/tlsMode",
@@ -542,12 +545,13 @@ async fn explain_says_why_by_one_step() {
         server.admin.text("/debug/explain?proxy=client.shop&hostname=no").await.0,
         StatusCode::NOT_FOUND
     );
-    // What the proxy's network can't be given counts; what nobody may be given yet doesn't.
+    // Endpoints withheld from the proxy's network are counted; endpoints that are not ready are
+    // not.
     assert_eq!(server.cluster("west").await["withheld"], 1);
     let east = server.cluster("east").await;
     assert_eq!((&east["withheld"], &east["withheldBy"]), (&json!(1), &json!({ "STR0401": 1 })));
     assert_eq!(server.cluster("west").await["withheldBy"], json!({ "STR0404": 1 }));
-    // Names are taken in either case; an address must be one.
+    // Names are case-insensitive; an address must be valid.
     let upper = path.replace("web.shop", "Web.SHOP");
     assert_eq!(server.admin.text(&upper).await.0, StatusCode::OK, "{upper}");
     let (status, text) = server.admin.text(&format!("{path}&address=xyz")).await;
@@ -555,7 +559,7 @@ async fn explain_says_why_by_one_step() {
 }
 
 #[tokio::test]
-async fn certificates_may_come_from_files() {
+async fn serving_certificate_can_come_from_files() {
     let setup = Setup::new();
     let names = ["localhost".to_owned()];
     let issued = setup.authority().issue_serving(&names, SystemTime::now()).expect("issued");
@@ -570,14 +574,14 @@ async fn certificates_may_come_from_files() {
     let server = setup.start_ready().await;
     let client = server.connect(&setup, &Proxy::sidecar("east")).await;
     endpoints_until(&client, "web", EAST_ONLY).await;
-    // What the server shows is the file's.
+    // The server presents the certificate from the file.
     let shown = rustls_pki_types::CertificateDer::pem_file_iter(&cert).expect("PEM").count();
     assert_eq!(shown, issued.chain.certificates().len());
     assert!(!setup.path("state").join("ca").exists(), "no CA is made where none is needed");
 }
 
 #[tokio::test]
-async fn mesh_networks_are_read_again_from_their_file() {
+async fn changed_mesh_networks_file_takes_effect() {
     let (east, west) = east_and_west().await;
     for member in [&east, &west] {
         member.apply(objects::namespace(SYSTEM));
@@ -605,7 +609,7 @@ async fn mesh_networks_are_read_again_from_their_file() {
 }
 
 #[tokio::test]
-async fn clusters_that_come_and_go_leave_nothing_behind() {
+async fn added_and_removed_clusters_leak_nothing() {
     let setup = Setup::new().with(&["--cluster-removal-grace", "0s"]);
     let (east, west) = east_and_west().await;
     setup.join(&[&east]);
@@ -626,13 +630,13 @@ async fn clusters_that_come_and_go_leave_nothing_behind() {
             base = tasks();
         }
     }
-    // Some come and go at all times; one that stayed each time would make 49.
+    // The number varies; a leak of one per round would be 49.
     wait_until(SOON, async || holds(tasks() < base + 20, (base, tasks()))).await;
     assert_eq!(server.admin.metric("strait_task_panics_total").await, 0.0);
 }
 
 #[tokio::test]
-async fn the_binary_says_where_it_listens_and_drains_on_sigterm() {
+async fn binary_prints_its_addresses_and_drains_on_sigterm() {
     let (east, _) = east_and_west().await;
     let setup = Setup::new();
     setup.join(&[&east]);
@@ -682,7 +686,7 @@ async fn the_binary_says_where_it_listens_and_drains_on_sigterm() {
 }
 
 #[tokio::test]
-async fn a_server_whose_output_nobody_reads_serves_on() {
+async fn server_with_unread_output_keeps_serving() {
     let (east, _) = east_and_west().await;
     let setup = Setup::new();
     setup.join(&[&east]);
@@ -726,7 +730,7 @@ async fn a_server_whose_output_nobody_reads_serves_on() {
 }
 
 #[tokio::test]
-async fn a_process_whose_terminal_ends_drains_and_takes_its_token_with_it() {
+async fn process_drains_and_deletes_its_token_when_its_terminal_closes() {
     let (config, temporary) = (tempfile::tempdir(), tempfile::tempdir());
     let (config, temporary) = (config.expect("a folder"), temporary.expect("a folder"));
     let mut process = Command::new(env!("CARGO_BIN_EXE_strait"))
@@ -752,7 +756,7 @@ async fn a_process_whose_terminal_ends_drains_and_takes_its_token_with_it() {
 }
 
 #[tokio::test]
-async fn readiness_never_goes_back() {
+async fn readiness_is_never_revoked() {
     let (setup, east, west, server, _client) = running(&["--cluster-removal-grace", "0s"]).await;
     east.api.stop().await;
     setup.take_out("west");

@@ -1,10 +1,10 @@
-//! Random histories against the whole pipeline, from one seed each.
+//! Random histories against the whole pipeline, each from one seed.
 //!
-//! Objects, networks, gateways, Secrets and API servers come and go under several proxies in both forms of
-//! the protocol. After each burst three pictures must be one: what the long-lived proxies hold, what
-//! fresh proxies of a fresh server are given, and, for assignments, what [`naive`](super::naive) makes of
-//! the objects by plain loops. `STRAIT_SIM_SEEDS=1,2,3` chooses other seeds; a failing run prints its own
-//! and what happened.
+//! Objects, networks, gateways, Secrets and API servers are added and removed under several proxies
+//! with both variants of the protocol. After each burst, three results must agree: the resources of
+//! the long-lived proxies, the resources of new proxies of a new server, and, for assignments, the
+//! result that [`naive`](super::naive) computes from the objects with plain loops.
+//! `STRAIT_SIM_SEEDS=1,2,3` chooses other seeds; a failing run prints its seed and its events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,10 +19,10 @@ use strait_xds::resource::ResourceType;
 use strait_xds::session::ProtocolForm;
 use strait_xds_client::{ClientContents, XdsClient};
 
-/// Seeds of a usual run.
+/// The seeds of a usual run.
 const SEEDS: [u64; 3] = [1, 2, 3];
 const BURSTS: usize = 12;
-/// A dead API server is asked again after a pause that grows with the time it was dead.
+/// A stopped API server is retried after a delay that grows with the duration of its outage.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn cast() -> Cast {
@@ -30,7 +30,7 @@ fn cast() -> Cast {
     Cast {
         members: members.map(|(id, network)| (id.to_owned(), network)).to_vec(),
         rovers: BTreeSet::from(["north".to_owned()]),
-        // Watches are told that their version is gone, or are broken off.
+        // Watches are told that their version is expired, or are interrupted.
         faults: vec![
             Fault::Gone { how: Gone::Status, times: Some(2) },
             Fault::Gone { how: Gone::Event, times: Some(2) },
@@ -39,7 +39,8 @@ fn cast() -> Cast {
     }
 }
 
-/// The proxies: one nobody knows, one that claims a network, one with a pod, and a gateway.
+/// Returns the proxies: one without a pod, one that claims a network, one with a pod, and a
+/// gateway.
 fn proxies() -> [Proxy; 4] {
     let with_pod = Proxy {
         name: "cart-client",
@@ -58,7 +59,7 @@ async fn histories_leave_what_a_fresh_start_gives() {
         Some(text) => text.split(',').map(|seed| seed.trim().parse().expect("a seed")).collect(),
         None => SEEDS.to_vec(),
     };
-    // Most of the time each waits for the server, so a few run at once.
+    // Each run mostly waits for the server, so a few run concurrently.
     for some in seeds.chunks(4) {
         futures::future::join_all(some.iter().map(|seed| Run::of(*seed))).await;
     }
@@ -89,7 +90,7 @@ impl Run {
         assert_eq!(server.admin.metric("strait_task_panics_total").await, 0.0);
     }
 
-    /// Waits until the three pictures are one.
+    /// Waits until the three results agree.
     async fn check(&self, clients: &[(Proxy, Pair)]) {
         let seed = self.seed;
         for (proxy, pair) in clients {
@@ -110,11 +111,11 @@ impl Run {
             })
             .await;
         }
-        // Nobody can know a server that was dead from the start.
+        // A new server cannot know the objects of a server that is down from the start.
         if !self.story.all_up() {
             return;
         }
-        // The other one holds the lock on its state.
+        // The other server has the lock on its state directory.
         let state = tempfile::tempdir().expect("a folder");
         let fresh = self.setup.start_as(self.setup.arguments_on(state.path())).await;
         fresh.ready().await;
@@ -141,7 +142,7 @@ impl Run {
     }
 }
 
-/// The same proxy in both forms.
+/// A proxy connected with both variants.
 struct Pair([XdsClient; 2]);
 
 async fn connect(server: &Server, setup: &Setup, proxy: &Proxy) -> Pair {
@@ -152,7 +153,7 @@ async fn connect(server: &Server, setup: &Setup, proxy: &Proxy) -> Pair {
     Pair([open(ProtocolForm::Delta).await, open(ProtocolForm::Sotw).await])
 }
 
-/// All that is held, by type and name, as Envoy's JSON.
+/// Returns all resources of a client by type and name, in Envoy's JSON format.
 pub(crate) fn pictured(held: &ClientContents) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for kind in ResourceType::ALL {
@@ -165,7 +166,7 @@ pub(crate) fn pictured(held: &ClientContents) -> BTreeMap<String, Value> {
     all
 }
 
-/// What differs between two maps, in words.
+/// Returns the differences between two maps as text.
 pub(crate) fn difference<V: PartialEq + std::fmt::Debug>(
     expected: &BTreeMap<String, V>,
     found: &BTreeMap<String, V>,

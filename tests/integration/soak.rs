@@ -1,13 +1,14 @@
-//! Days of a mesh, pressed together: ten clusters with a random history, a hundred proxies, and two
-//! replicas of the control plane, as processes of their own.
+//! A soak test that compresses days of a mesh: ten clusters with a random history, a hundred
+//! proxies, and two replicas of the control plane, as separate processes.
 //!
-//! One replica runs from the first moment to the last: it must not grow. The other ends again and again, by
-//! SIGTERM or SIGKILL, and starts from what it keeps on disk, with API servers dead as they may be; its
-//! proxies come back with what they hold. After each burst of events all proxies must hold what
-//! [`naive`] makes of the objects by plain loops, in both forms of the protocol and on both replicas the
-//! same bytes; and, while every API server is up, what a third replica gives that starts from nothing.
+//! One replica runs from the beginning to the end: it must not grow. The other is stopped
+//! repeatedly by SIGTERM or SIGKILL, and restarts from its state on disk, possibly with API servers
+//! that are down; its proxies reconnect with their resources. After each burst of events, all
+//! proxies must have the result that [`naive`] computes from the objects with plain loops, and in
+//! both variants of the protocol and on both replicas the same bytes. While every API server is up,
+//! a third replica that starts without state must also give the same bytes.
 //!
-//! `STRAIT_SOAK=3600` is the seconds it takes; `STRAIT_SOAK_SEED=7` another history.
+//! `STRAIT_SOAK=3600` sets the duration in seconds; `STRAIT_SOAK_SEED=7` chooses another history.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -28,14 +29,14 @@ use strait_xds::resource::ResourceType;
 use strait_xds::session::ProtocolForm;
 use strait_xds_client::{ClientContents, Options, XdsClient, channel};
 
-/// Where nothing else is asked for: enough to see that all of it works.
+/// The default duration in seconds: long enough to exercise everything.
 const SECONDS: u64 = 15;
 const CLUSTERS: usize = 10;
-/// Each kind of proxy, this many times on each replica; with ten kinds, a hundred in all.
+/// The number of proxies of each kind on each replica; with ten kinds, a hundred in all.
 const TWINS: usize = 5;
-/// A dead API server is asked again after a pause that grows with the time it was dead.
+/// A stopped API server is retried after a delay that grows with the duration of its outage.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Shorter runs say little of growth: the first quarter is warm-up.
+/// Shorter runs do not show growth: the first quarter is warm-up.
 const MEASURED_FROM: Duration = Duration::from_secs(60);
 
 fn cast() -> Cast {
@@ -62,8 +63,8 @@ fn cast() -> Cast {
     }
 }
 
-/// The kinds of proxies: in clusters of each network one nobody knows, one that claims a network, one
-/// with a pod, and gateways.
+/// Returns the kinds of proxies: in clusters of each network, one without a pod, one that claims a
+/// network, one with a pod, and gateways.
 fn kinds() -> Vec<Proxy> {
     let cluster = |number: usize| format!("c{number:02}");
     let with_pod = Proxy {
@@ -88,12 +89,12 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Starts one that keeps its state in `state`, and waits until it is ready.
+    /// Starts a replica with its state in `state`, and waits until it is ready.
     pub(super) async fn start(setup: &Setup, state: &str) -> Self {
         Self::start_in(setup, state, "").await
     }
 
-    /// The same in a shell that has done `first`.
+    /// Starts a replica in a shell that has run `first`, like [`Self::start`].
     pub(super) async fn start_in(setup: &Setup, state: &str, first: &str) -> Self {
         let state = setup.path(state);
         let arguments = setup.arguments_on(&state);
@@ -144,7 +145,7 @@ impl Replica {
         self.clients.shut_down(Duration::from_secs(5)).await;
     }
 
-    /// Private bytes of the process.
+    /// Returns the private memory of the process in bytes.
     fn memory(&self) -> u64 {
         let id = self.process.id().expect("it runs");
         let text = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup")).expect("Linux");
@@ -160,17 +161,17 @@ impl Replica {
     }
 }
 
-/// A connected proxy, and which of [`kinds`] it is.
+/// A connected proxy, and the index of its kind in [`kinds`].
 struct Connected {
     kind: usize,
-    /// Whether its replica is the one that ends again and again.
+    /// Whether its replica is the one that is restarted.
     of_mortal: bool,
     proxy: Proxy,
     form: ProtocolForm,
     client: XdsClient,
 }
 
-/// A hundred proxies need names of their own where they have no pod: the address is part of the node id.
+/// Gives a proxy a unique name or address. Without a pod, the address makes the node ID unique.
 fn duplicate(proxy: &Proxy, number: usize) -> Proxy {
     let ip = match proxy.name {
         "cart-client" => proxy.ip.clone(),
@@ -183,7 +184,7 @@ async fn connect_all(replica: &Replica, setup: &Setup, of_mortal: bool) -> Vec<C
     let from = if of_mortal { 100 } else { 0 };
     let mut all = Vec::new();
     for (kind, proxy) in kinds().iter().enumerate() {
-        // A pod is one proxy; more streams of it would be too many for one node id.
+        // A pod is one proxy; more streams of it would exceed the limit per node ID.
         let twins = if proxy.name == "cart-client" { 2 } else { TWINS };
         for number in 0..twins {
             let form = if number % 2 == 0 { ProtocolForm::Delta } else { ProtocolForm::Sotw };
@@ -195,7 +196,7 @@ async fn connect_all(replica: &Replica, setup: &Setup, of_mortal: bool) -> Vec<C
     all
 }
 
-/// The bytes of all that is held.
+/// Returns the bytes of all resources of a client.
 fn bodies(held: &ClientContents) -> BTreeMap<(ResourceType, &str), &[u8]> {
     let of = |kind| held.names(kind).map(move |name| ((kind, name), held.body(kind, name)));
     let all = ResourceType::ALL.into_iter().flat_map(of);
@@ -203,7 +204,7 @@ fn bodies(held: &ClientContents) -> BTreeMap<(ResourceType, &str), &[u8]> {
 }
 
 impl Connected {
-    /// With what it holds, as a proxy does.
+    /// Reconnects with its resources, as a proxy does.
     async fn connect_again(&mut self, setup: &Setup, replica: &Replica) {
         let held = self.client.held();
         let options = Options { form: self.form, held, ..Options::default() };
@@ -211,8 +212,9 @@ impl Connected {
     }
 }
 
-/// Has proxies come back whose connection ended: one lasts half an hour at most, and where a machine stands
-/// still for 10 s its end is taken for gone. Returns how many; a stream that was ended for a reason is a fault.
+/// Reconnects proxies whose connection has ended: a connection lasts at most half an hour, and is
+/// considered dead if the machine stalls for 10 s. Returns their number. A stream that ended with
+/// an error is a failure.
 async fn come_back(proxies: &mut [Connected], setup: &Setup, replicas: [&Replica; 2]) -> usize {
     let mut count = 0;
     for one in proxies {
@@ -225,7 +227,7 @@ async fn come_back(proxies: &mut [Connected], setup: &Setup, replicas: [&Replica
     count
 }
 
-/// Waits until all proxies hold what they should. Returns false once a connection has ended.
+/// Waits until all proxies have the expected resources. Returns false once a connection has ended.
 async fn check(story: &Story, proxies: &[Connected], fresh: &[XdsClient]) -> bool {
     let kinds = kinds();
     let expected: Vec<_> =
@@ -238,7 +240,7 @@ async fn check(story: &Story, proxies: &[Connected], fresh: &[XdsClient]) -> boo
             }
             let held = client.held();
             let who = || format!("{} in {} by {form:?}", proxy.id(), proxy.cluster);
-            // The first of its kind is compared with the objects, the others with it.
+            // The first proxy of a kind is compared with the objects, the others with the first.
             let first = proxies.iter().find(|other| other.kind == *kind).expect("at least itself");
             let first = first.client.held();
             if bodies(&held) != bodies(&first) {
@@ -267,7 +269,7 @@ async fn check(story: &Story, proxies: &[Connected], fresh: &[XdsClient]) -> boo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
+async fn soak_loses_nothing_leaks_nothing_and_does_not_grow() {
     let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let length = Duration::from_secs(variable("STRAIT_SOAK").unwrap_or(SECONDS));
     let seed = variable("STRAIT_SOAK_SEED").unwrap_or(1);
@@ -292,7 +294,7 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
     let (mut bursts, mut restarts, mut fresh_starts) = (0, 0, 0);
     let mut samples = Vec::new();
     let files = steady.open_files();
-    // Where starting took all the time, one burst all the same.
+    // At least one burst, even if starting took all the time.
     while bursts == 0 || began.elapsed() < length {
         bursts += 1;
         story.say(format!("burst {bursts} after {:?}", began.elapsed()));
@@ -302,7 +304,8 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
 
         if story.any(4) == 0 {
             restarts += 1;
-            // What was learned a moment ago may not be on disk yet; only who is up can say it again.
+            // The last changes may not be on disk yet; they can be read again only if all API
+            // servers are up.
             let signal = if story.all_up() && story.any(2) == 0 { "-KILL" } else { "-TERM" };
             story.say(format!("restart by {signal}"));
             mortal.end(signal).await;

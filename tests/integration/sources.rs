@@ -1,5 +1,5 @@
-//! Sources of services that are no member clusters, through the whole server: a server of MCP over xDS, a
-//! Consul, how they fare in `/debug/sources`, and that a restart finds them as they were.
+//! Sources of services other than member clusters, through the whole server: an MCP-over-xDS
+//! server, a Consul, their states in `/debug/sources`, and their restoration after a restart.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -40,22 +40,22 @@ use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
 use strait_sim::{Family, Fault, SimCluster, objects};
 use strait_xds::resource::ResourceType;
 
-/// What the server has, and what it has been told.
+/// The resources of the server, and the messages that it has received.
 #[derive(Debug, Clone, Default)]
 struct Contents {
     version: u64,
     /// Resources by type.
     types: BTreeMap<String, Vec<Any>>,
-    /// What clients refused.
+    /// The rejections of clients.
     refused: Vec<String>,
-    /// What clients called themselves, and in which generator's name they asked.
+    /// The node IDs of clients, and the generators in their nodes.
     nodes: Vec<String>,
     streams: usize,
-    /// Whether it serves; streams end where it doesn't.
+    /// Whether it serves; streams end while it doesn't.
     up: bool,
 }
 
-/// A server of MCP over xDS.
+/// An MCP-over-xDS server.
 #[derive(Clone)]
 struct Mcp {
     contents: Arc<watch::Sender<Contents>>,
@@ -87,7 +87,7 @@ impl AggregatedDiscoveryService for Mcp {
                     return;
                 }
                 for (url, sent) in &mut wanted {
-                    // Types that it doesn't have it doesn't answer, as Istio's server.
+                    // It does not respond to types that it doesn't have, like Istio's server.
                     let Some(resources) = now.types.get(url) else { continue };
                     if *sent == now.version {
                         continue;
@@ -142,7 +142,8 @@ impl Mcp {
         Self { contents: Arc::new(watch::Sender::new(contents)) }
     }
 
-    /// Serves over TLS on a free port, to those that show `client`'s certificate. Returns where.
+    /// Serves over TLS on a free port, for clients with `client`'s certificate. Returns the
+    /// address.
     async fn serve_tls(
         &self,
         own: &CertifiedKey<KeyPair>,
@@ -189,14 +190,14 @@ impl Mcp {
         bound
     }
 
-    /// Serves at `address` until `tasks` are stopped. Returns where.
+    /// Serves at `address` until `tasks` are stopped. Returns the address.
     async fn serve(&self, address: &str, tasks: &Supervisor) -> SocketAddr {
         self.contents.send_modify(|contents| contents.up = true);
         let deadline = tokio::time::Instant::now() + LIMIT;
         let listener = loop {
             match TcpListener::bind(address).await {
                 Ok(listener) => break listener,
-                // The connections of the one before still end.
+                // The connections of the previous server may not have ended yet.
                 Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
             }
             tokio::task::yield_now().await;
@@ -238,7 +239,7 @@ fn resource(name: &str, kind: &str, body: Vec<u8>) -> Any {
     }
 }
 
-/// A static host outside the mesh, with one endpoint.
+/// Returns a ServiceEntry of an external host with one static endpoint.
 fn entry(name: &str, host: &str, address: &str) -> Any {
     let entry = ServiceEntry {
         hosts: vec![host.to_owned()],
@@ -250,7 +251,7 @@ fn entry(name: &str, host: &str, address: &str) -> Any {
     resource(name, "ServiceEntry", entry.encode_to_vec())
 }
 
-/// The addresses of each host.
+/// Returns the addresses of each host.
 async fn hosts(strait: &Strait) -> BTreeMap<String, Vec<String>> {
     let mut hosts = BTreeMap::new();
     for service in strait.admin.json("/debug/services").await.as_array().expect("a list") {
@@ -258,7 +259,7 @@ async fn hosts(strait: &Strait) -> BTreeMap<String, Vec<String>> {
         let path = format!("/debug/endpoints?hostname={host}");
         let (status, text) = strait.admin.text(&path).await;
         if status == http::StatusCode::NOT_FOUND {
-            // Gone since.
+            // Removed meanwhile.
             continue;
         }
         let endpoints: Vec<Value> = serde_json::from_str(&text).expect("a list");
@@ -302,7 +303,7 @@ async fn until_source(strait: &Strait, name: &str, wanted: impl Fn(&Value) -> bo
     }
 }
 
-/// A file of mesh config.
+/// Writes a file of mesh config and returns its path.
 fn mesh_config(folder: &tempfile::TempDir, text: &str) -> String {
     let path = folder.path().join("mesh.yaml");
     std::fs::write(folder.path().join("new"), text).expect("written");
@@ -311,7 +312,7 @@ fn mesh_config(folder: &tempfile::TempDir, text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
+async fn objects_of_an_mcp_server_are_added_changed_and_kept_after_its_stop() {
     let serving = Supervisor::new();
     let mcp = Mcp::new();
     mcp.set("ServiceEntry", vec![entry("shop/a", "a.example", "192.0.2.1")]);
@@ -334,7 +335,7 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
     setup.put("own", &own);
     let strait = setup.start_ready().await;
 
-    // The first version holds it, and it shadows the object of its name in the directory.
+    // The first version contains it, and it shadows the object with the same name in the directory.
     assert_eq!(hosts(&strait).await.into_keys().collect::<Vec<_>>(), ["a.example"]);
     let own_line = source(&strait, "config directory").await;
     let said = own_line["warnings"].to_string();
@@ -343,7 +344,7 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
     let node = mcp.contents.borrow().nodes[0].clone();
     assert_eq!(node, "sidecar~127.0.0.1~strait.strait-system~strait-system.svc.cluster.local true");
 
-    // A bad object costs only itself.
+    // An invalid object affects only itself.
     let bad = resource("shop/a", "ServiceEntry", vec![0xff]);
     mcp.set("ServiceEntry", vec![bad, entry("shop/b", "b.example", "192.0.2.2")]);
     until_hosts(&strait, &[("a.example", &["192.0.2.1"]), ("b.example", &["192.0.2.2"])]).await;
@@ -351,18 +352,18 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
     let line = until_source(&strait, &name, |line| line["warnings"] != json!([])).await;
     assert_eq!((&line["state"], &line["objects"]), (&json!("live"), &json!(2)));
 
-    // The winner goes: the directory's object counts again.
+    // The winning object is removed: the directory's object is used again.
     mcp.set("ServiceEntry", vec![entry("shop/b", "b.example", "192.0.2.3")]);
     until_hosts(&strait, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;
 
-    // The server goes: what it said stays.
+    // The server stops: its objects stay.
     assert!(serving.shut_down(LIMIT).await);
     mcp.contents.send_modify(|contents| contents.up = false);
     let line = until_source(&strait, &name, |line| line["code"] == "STR0330").await;
     assert!(line["failures"].as_u64() > Some(0), "{line:#}");
     until_hosts(&strait, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;
 
-    // It comes back with other contents.
+    // It returns with other contents.
     mcp.set("ServiceEntry", vec![entry("shop/c", "c.example", "192.0.2.4")]);
     let again = Supervisor::new();
     mcp.serve(&address.to_string(), &again).await;
@@ -370,7 +371,7 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
     let line = until_source(&strait, &name, |line| line["code"].is_null()).await;
     assert_eq!(line["state"], "live");
 
-    // It leaves the mesh config: so do its objects.
+    // It is removed from the mesh config, and so are its objects.
     mesh_config(&folder, "configSources: []\n");
     until_hosts(&strait, &[("own.example", &["192.0.2.9"])]).await;
     strait.shut_down().await;
@@ -378,7 +379,7 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traffic_configuration_and_rules_of_tokens_of_an_mcp_server_are_in_force() {
+async fn traffic_rules_and_token_rules_of_an_mcp_server_take_effect() {
     let serving = Supervisor::new();
     let mcp = Mcp::new();
     mcp.set("ServiceEntry", vec![entry("shop/a", "a.example", "192.0.2.1")]);
@@ -464,7 +465,7 @@ async fn traffic_configuration_and_rules_of_tokens_of_an_mcp_server_are_in_force
         holds(all && states.iter().all(|one| one["state"] != "refused"), states)
     })
     .await;
-    // What they say reaches proxies.
+    // Proxies receive the configuration of these objects.
     wait_until(LIMIT, async || {
         let held = client.held();
         let routes: Vec<_> = held.names(ResourceType::Route).collect();
@@ -479,9 +480,9 @@ async fn traffic_configuration_and_rules_of_tokens_of_an_mcp_server_are_in_force
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sources_that_are_away_at_the_start_hold_up_readiness_for_their_time_only() {
+async fn unreachable_sources_delay_readiness_only_for_their_limit() {
     let folder = tempfile::tempdir().expect("a folder");
-    // Nobody listens at either.
+    // Both ports are unused.
     let port = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let config = mesh_config(&folder, &format!("configSources: [{{address: 'xds://{port}'}}]\n"));
     let consul = format!("http://{port}");
@@ -496,7 +497,7 @@ async fn sources_that_are_away_at_the_start_hold_up_readiness_for_their_time_onl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_mcp_server_and_strait_prove_themselves_to_each_other() {
+async fn mcp_server_and_strait_authenticate_each_other() {
     let serving = Supervisor::new();
     let mcp = Mcp::new();
     mcp.set("ServiceEntry", vec![entry("shop/a", "a.example", "192.0.2.1")]);
@@ -531,7 +532,7 @@ async fn an_mcp_server_and_strait_prove_themselves_to_each_other() {
     serving.shut_down(LIMIT).await;
 }
 
-/// A Consul that has one service for ever, `web`, with two instances.
+/// Starts a Consul with one constant service, `web`, with two instances.
 async fn consul(tasks: &Supervisor) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let bound = listener.local_addr().expect("bound");
@@ -587,7 +588,7 @@ async fn answer(stream: TcpStream) -> std::io::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_of_consul_reach_proxies_and_explain_names_where_they_are_from() {
+async fn consul_services_reach_proxies_and_explain_names_their_source() {
     let tasks = Supervisor::new();
     let consul = format!("http://{}", consul(&tasks).await);
     let east = Member::start("east", "n1", "198.18.0.1").await;
@@ -621,7 +622,7 @@ async fn services_of_consul_reach_proxies_and_explain_names_where_they_are_from(
     tasks.shut_down(LIMIT).await;
 }
 
-/// An entry as an API server has it.
+/// Returns a ServiceEntry as an API server stores it.
 fn stored_entry(name: &str, host: &str, address: &str) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1",
@@ -636,7 +637,7 @@ fn stored_entry(name: &str, host: &str, address: &str) -> Value {
     })
 }
 
-/// What a proxy of the config cluster holds of every type, once it holds these hosts.
+/// Returns all resources of a proxy of the config cluster, once it has these hosts.
 async fn given(setup: &Setup, strait: &Strait, hosts: &[&str]) -> Vec<(ResourceType, Bodies)> {
     let mut client = strait.connect(setup, &Proxy::sidecar("config")).await;
     let held = client.wait_for(|held| {
@@ -648,7 +649,7 @@ async fn given(setup: &Setup, strait: &Strait, hosts: &[&str]) -> Vec<(ResourceT
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says_so() {
+async fn restart_without_reachable_sources_serves_the_same_bytes_and_reports_it() {
     const HOSTS: &[&str] = &["own.example", "kept.example", "mcp.example", "web.service.consul"];
     let serving = Supervisor::new();
     let mcp = Mcp::new();
@@ -657,7 +658,7 @@ async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says
     let consul = format!("http://{}", consul(&serving).await);
     let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
     hub.enable(Family::Istio);
-    // Whichever version a server has is the one that is read.
+    // The version that the server serves is read.
     let group = "networking.istio.io".to_owned();
     hub.fault(Fault::OnlyVersion { group, version: "v1alpha3".to_owned() });
     let apply = |object| hub.store().apply(object).expect("a valid object");
@@ -682,7 +683,7 @@ async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says
     first.ready().await;
     first.cluster_in("config", "live").await;
     until_source(&first, "consul/dc1", |line| line["state"] == "live").await;
-    // An entry that makes no sense any more counts as it was, over the restart too.
+    // An entry that becomes invalid keeps its last valid version, also after the restart.
     let mut bad = stored_entry("kept", "kept.example", "192.0.2.8");
     bad["spec"]["resolution"] = "SOMEHOW".into();
     apply(bad);
@@ -701,7 +702,7 @@ async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says
     let second = setup.start_as(arguments.clone()).await;
     second.ready().await;
     let took = began.elapsed();
-    // Two seconds where the machine has nothing else to do; far less than the 30 s that a source may take.
+    // Two seconds on an idle machine; far less than the 30 s for which a source delays readiness.
     assert!(took.as_secs() < 10, "{took:?}");
     let after = given(&setup, &second, HOSTS).await;
     assert!(after == before, "other bytes than before");
@@ -717,7 +718,7 @@ async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says
     assert_eq!((&line["services"], &line["endpoints"]), (&json!(1), &json!(2)), "{line:#}");
     second.shut_down().await;
 
-    // What was only remembered is remembered again; then each source takes over by itself.
+    // Restored state is written again; then each source takes over by itself.
     let third = setup.start_as(arguments).await;
     third.ready().await;
     assert!(given(&setup, &third, HOSTS).await == before, "other bytes than before");
@@ -738,7 +739,7 @@ async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says
         ("web.service.consul", web),
     ];
     until_hosts(&third, &wanted).await;
-    // It is out of contact again, and says so as its entry among the clusters does.
+    // It is unreachable again, and its entry reports it like its entry among the clusters.
     hub.stop().await;
     let line = until_source(&third, "config cluster", |line| line["state"] == "stale").await;
     assert_eq!(line["code"], "STR0301", "{line:#}");

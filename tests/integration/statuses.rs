@@ -1,4 +1,5 @@
-//! What objects of Istio's kinds say of themselves in the config cluster, beside what other controllers say of them.
+//! Statuses of Istio's objects in the config cluster, together with statuses from other
+//! controllers.
 
 use serde_json::{Value, json};
 
@@ -30,7 +31,7 @@ fn stored(hub: &Member, kind: &str, name: &str) -> Value {
     found.map(|object| object.value()).unwrap_or_default()
 }
 
-/// What an object says of the form in which it is, in short; nothing where it is about another one.
+/// Returns a short form of an object's status; empty if it is about an older generation.
 fn said(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -61,12 +62,12 @@ async fn hub() -> Member {
 const WHOLE: &str = "Accepted=True InForce, Reconciled=True InForce";
 
 #[tokio::test]
-async fn objects_say_what_becomes_of_them_where_that_is_wanted() {
+async fn object_statuses_are_written_if_enabled() {
     let hub = hub().await;
     hub.apply(policy("deny", "DENY"));
     hub.apply(policy("odd", "DENNY"));
     hub.apply(route("cart"));
-    // Another controller's, under the name of one of ours.
+    // A condition of another controller, with the same type as one of Strait's.
     let mut held = policy("held", "ALLOW");
     held["status"] = json!({ "conditions": [
         { "type": "Reconciled", "status": "Unknown", "reason": "Distribution" },
@@ -88,7 +89,7 @@ async fn objects_say_what_becomes_of_them_where_that_is_wanted() {
     let first = &stored(&hub, "AuthorizationPolicy", "held")["status"]["conditions"][0];
     assert_eq!((&first["type"], &first["reason"]), (&json!("Reconciled"), &json!("Distribution")));
 
-    // In the words of /debug/config.
+    // With the text of /debug/config.
     let told = servers[0].admin.json("/debug/config?kind=VirtualService&name=web").await;
     let message =
         stored(&hub, "VirtualService", "web")["status"]["conditions"][1]["message"].clone();
@@ -98,7 +99,7 @@ async fn objects_say_what_becomes_of_them_where_that_is_wanted() {
         assert!(message.as_str().is_some_and(|all| all.contains(part)), "{part}: {message}");
     }
 
-    // One writes, each once.
+    // One replica writes, each object once.
     let writes = || {
         ["authorizationpolicies", "virtualservices"]
             .map(|plural| hub.api.request_count("patch", plural))
@@ -110,7 +111,7 @@ async fn objects_say_what_becomes_of_them_where_that_is_wanted() {
     until(&hub, "AuthorizationPolicy", "odd", WHOLE).await;
     assert_eq!(writes(), [4, 2]);
 
-    // Workloads come and go by their labels alone.
+    // Workloads are added and removed only by their labels.
     let mut nobody = policy("nobody", "DENY");
     nobody["spec"]["selector"]["matchLabels"]["app"] = json!("later");
     hub.apply(nobody);
@@ -125,19 +126,19 @@ async fn objects_say_what_becomes_of_them_where_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn objects_are_left_alone_where_nobody_asked_for_their_statuses() {
+async fn object_statuses_are_not_written_by_default() {
     let hub = hub().await;
     hub.apply(policy("deny", "DENY"));
     hub.apply(route("cart"));
     let setup = Setup::new().with(&["--cluster-id", "hub"]);
     let server = setup.start_replica(&hub.api, "state").await;
-    // It has looked at them by the time that it tells of them.
+    // The object has been processed by the time that the API lists it.
     let states = async || {
         let states = server.admin.json("/debug/config").await;
         holds(states.as_array().map(Vec::len) == Some(2), states)
     };
     wait_until(SOON, states).await;
-    // Leases are renewed every five seconds: by then what is to be written was.
+    // Leases are renewed every five seconds: pending writes would be complete by then.
     let renewed = hub.api.request_count("update", "leases");
     wait_until(SOON, async || {
         let now = hub.api.request_count("update", "leases");
@@ -151,7 +152,7 @@ async fn objects_are_left_alone_where_nobody_asked_for_their_statuses() {
 }
 
 #[tokio::test]
-async fn ingresses_say_where_they_are_reached() {
+async fn ingress_status_has_the_addresses_of_its_gateway() {
     let hub = hub().await;
     let entrance = |addresses: Value| {
         let port = objects::Port { name: "http", port: 80, target: 8080 };

@@ -1,4 +1,4 @@
-//! What an operator's policy does to a mesh that runs, and what the program says of both.
+//! The effect of a policy on a running mesh, and the output of the program about it.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::mesh::{Member, Proxy, SOON, Setup, endpoints_until, holds, replace, t
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
 
 #[tokio::test]
-async fn a_policy_is_followed_and_so_are_its_changes() {
+async fn policy_and_its_changes_take_effect() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n1", "198.18.0.2").await;
     east.serve("web", &["10.0.0.1"]);
@@ -37,7 +37,7 @@ async fn a_policy_is_followed_and_so_are_its_changes() {
     let refused = server.strait(&["policy", "test", &name]).await;
     assert_eq!(refused.status.code(), Some(0), "{}", text(&refused));
 
-    // What can't be used changes nothing, and is told.
+    // An invalid policy changes nothing, and is reported.
     write("clusters: {east: {adresses: []}}");
     wait_until(SOON, async || {
         let policy = server.admin.json("/debug/policy").await;
@@ -62,7 +62,7 @@ async fn a_policy_is_followed_and_so_are_its_changes() {
 }
 
 #[tokio::test]
-async fn a_policy_that_can_not_be_used_ends_the_program_at_start() {
+async fn invalid_policy_ends_the_program_at_start() {
     let setup = Setup::new();
     let config = setup.path("config").display().to_string();
     let file = setup.path("policy.yaml");
@@ -83,7 +83,7 @@ async fn a_policy_that_can_not_be_used_ends_the_program_at_start() {
 }
 
 #[tokio::test]
-async fn a_preference_puts_the_own_cluster_first() {
+async fn preference_puts_the_own_cluster_first() {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n1", "198.18.0.2").await;
     east.serve("web", &["10.0.0.1"]);

@@ -1,4 +1,4 @@
-//! The state directory as a system has it: full, somebody else's, unwritable, damaged.
+//! The state directory on real systems: full, used by another process, unwritable, damaged.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -18,7 +18,7 @@ fn strait(arguments: &[&str]) -> Output {
     command.args(arguments).env_clear().stdin(Stdio::null()).output().expect("the program runs")
 }
 
-/// Makes a full disk of 64 KiB at $1, and tries to do there what needs a file.
+/// Creates a full disk of 64 KiB at $1, and runs commands there that need a file.
 const FULL: &str = r#"
 mount -t tmpfs -o size=64k strait-test "$1" || exit 99
 head -c 1000000 /dev/zero > "$1/fill" 2> /dev/null
@@ -105,7 +105,7 @@ fn serve(setup: &Setup) -> std::process::Child {
 }
 
 #[test]
-fn a_state_directory_has_one_server_and_a_killed_one_blocks_nobody() {
+fn state_directory_has_one_server_and_a_killed_one_releases_it() {
     let setup = Setup::new();
     let mut first = serve(&setup);
     let arguments = setup.arguments();
@@ -124,7 +124,7 @@ fn a_state_directory_has_one_server_and_a_killed_one_blocks_nobody() {
     third.wait().expect("it ended");
 }
 
-/// Runs `strait check` against a server: its exit code and what it says.
+/// Runs `strait check` against a server. Returns its exit code and its output.
 async fn check(server: &Server) -> (i32, String) {
     let url = format!("http://{}", server.bound.admin);
     let token = server.bound.token_file.display().to_string();
@@ -134,11 +134,11 @@ async fn check(server: &Server) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn a_state_that_can_not_be_written_shows_where_an_operator_looks_until_it_can() {
+async fn unwritable_state_is_reported_until_it_is_writable() {
     let setup = Setup::new();
     std::fs::create_dir(setup.path("state")).expect("made");
     let in_the_way = setup.path("state").join("lkg");
-    // A file where the directory should be, which not even root can write into.
+    // A file instead of the directory, so that not even root can write into it.
     replace(&in_the_way, "in the way");
     let server = setup.start_ready().await;
     wait_until(SOON, async || {
@@ -163,7 +163,7 @@ async fn a_state_that_can_not_be_written_shows_where_an_operator_looks_until_it_
 }
 
 #[tokio::test]
-async fn without_the_list_of_members_nobody_is_answered_before_the_config_cluster_is() {
+async fn no_proxy_is_served_without_the_list_of_members_or_the_config_cluster() {
     let (east, west) = members().await;
     let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
     let apply = |object| hub.store().apply(object).expect("a valid object");
@@ -186,7 +186,7 @@ async fn without_the_list_of_members_nobody_is_answered_before_the_config_cluste
     east.api.stop().await;
     west.api.stop().await;
 
-    // What else was known is there: without the list it makes a mesh without members.
+    // The other files exist: without the list they would give a mesh without members.
     let lost = |directory: &Path, what: &str| {
         for entry in std::fs::read_dir(directory.join("lkg")).expect("there") {
             let path = entry.expect("an entry").path();
@@ -205,7 +205,7 @@ async fn without_the_list_of_members_nobody_is_answered_before_the_config_cluste
     .await;
     hub.restart().await;
     second.ready().await;
-    // Members are there again, and so is what they held.
+    // The members are restored with their objects.
     for id in ["east", "west"] {
         second.cluster_in(id, "restored").await;
     }

@@ -1,8 +1,9 @@
-//! A random history of a mesh, from one seed: objects, networks, gateways, Secrets and API servers come
-//! and go.
+//! A random history of a mesh, from one seed: objects, networks, gateways, Secrets and API servers
+//! are added and removed.
 //!
-//! Makes things happen and remembers the world that the control plane can know ([`naive::World`]); knows
-//! nothing of servers, proxies and what is right. Who runs one compares pictures after each burst.
+//! It makes events happen and records the world that the control plane can know ([`naive::World`]).
+//! It does not contain servers, proxies or expected results; the caller compares results after each
+//! burst.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,18 +18,18 @@ use super::naive::{MeshNetworks, Objects, World};
 use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL, Port, TCP};
 use strait_sim::{Fault, objects};
 
-/// How many events a burst may have. Among many some make every proxy look at everything, which hides
-/// what a change should have told by itself; so most are few.
+/// The numbers of events in a burst. Among many events, some affect every proxy, which hides
+/// missing notifications of single changes; so most bursts are small.
 const EVENTS: [usize; 6] = [1, 1, 2, 3, 8, 25];
 
-/// A member is given trouble so seldom that it never counts as one that comes and goes: such a one is left
-/// alone for minutes, and nobody could wait for what it would say.
+/// Limits of the faults of a member, so that it never counts as one that loses contact too often:
+/// such a member is frozen for minutes, which the test cannot wait for.
 const TROUBLES: usize = 3;
 const TROUBLES_WITHIN: Duration = Duration::from_secs(150);
 
 const NETWORKS: [&str; 3] = ["n1", "n2", "n3"];
 
-/// A service that may exist: name, namespace, ports, whether it is headless, its `exportTo`.
+/// A possible service: name, namespace, ports, whether it is headless, its `exportTo`.
 type Kind = (&'static str, &'static str, &'static [Port], bool, Option<&'static str>);
 
 const SERVICES: [Kind; 5] = [
@@ -39,18 +40,19 @@ const SERVICES: [Kind; 5] = [
     ("audit", "pay", &[HTTP], false, Some("shop")),
 ];
 
-/// Who takes part.
+/// The participants of a history.
 pub(crate) struct Cast {
-    /// Members, each with the network of its namespace label. The last is the home of the pod
-    /// `cart-client.shop` with the address 10.0.9.9, which may be a proxy's.
+    /// Members, each with the network of its namespace label. The last one contains the pod
+    /// `cart-client.shop` with the address 10.0.9.9, which may belong to a proxy.
     pub(crate) members: Vec<(String, &'static str)>,
-    /// Members that may leave, join again and change their network; proxies there would notice.
+    /// Members that may leave, join again and change their network, which proxies there would
+    /// notice.
     pub(crate) rovers: BTreeSet<String>,
-    /// How API servers misbehave within a burst.
+    /// Faults of API servers within a burst.
     pub(crate) faults: Vec<Fault>,
 }
 
-/// What happened, printed when the run fails.
+/// The events, printed when the run fails.
 struct Log {
     seed: u64,
     lines: Vec<String>,
@@ -75,13 +77,13 @@ pub(crate) struct Story {
     /// Members that have a Secret.
     joined: BTreeSet<String>,
     down: BTreeSet<String>,
-    /// When each member was given trouble of late.
+    /// The times of each member's recent faults.
     troubles: BTreeMap<String, Vec<Instant>>,
 }
 
 impl Story {
-    /// Starts the clusters, fills them and makes them members of `setup`, to which it adds the flags
-    /// that the history needs.
+    /// Starts the clusters, fills them and makes them members of `setup`, to which it adds the
+    /// flags that the history needs.
     pub(crate) async fn begin(seed: u64, cast: Cast, setup: Setup) -> (Self, Setup) {
         let mut members = Vec::new();
         for (number, (id, network)) in cast.members.iter().enumerate() {
@@ -107,33 +109,35 @@ impl Story {
         (story, setup)
     }
 
-    /// The world as the control plane can know it: a dead server's objects as they were when it died.
+    /// Returns the world as the control plane can know it: for a stopped server, its objects at the
+    /// time of the stop.
     pub(crate) fn world(&self) -> &World {
         &self.world
     }
 
-    /// Whether every API server is up, so that a fresh control plane can know what an old one does.
+    /// Returns whether every API server is up, so that a new control plane can know the same
+    /// objects as an old one.
     pub(crate) fn all_up(&self) -> bool {
         self.down.is_empty()
     }
 
-    /// Adds to what is printed when the run fails.
+    /// Adds a line to the output of a failing run.
     pub(crate) fn say(&mut self, what: impl Into<String>) {
         self.log.lines.push(what.into());
     }
 
-    /// A number below `bound`, from the seed.
+    /// Returns a random number below `bound`.
     pub(crate) fn any(&mut self, bound: usize) -> usize {
         self.random.random_range(0..bound)
     }
 
-    /// API servers die and come back, then some things happen at once, some of them to servers that
-    /// misbehave; at the end none does.
+    /// Stops and starts API servers, then makes several events happen at once, some on servers with
+    /// faults. At the end no server has faults.
     pub(crate) async fn burst(&mut self, setup: &Setup) {
         self.lifecycle().await;
         for _ in 0..EVENTS[self.any(EVENTS.len())] {
             self.event(setup);
-            // Events shall meet versions in the making as well as each other.
+            // Events should coincide with the publication of versions as well as with each other.
             let pause = self.random.random_range(0..30);
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
@@ -141,7 +145,7 @@ impl Story {
         self.observe();
     }
 
-    /// Ends all faults and brings every API server back.
+    /// Ends all faults and starts every stopped API server.
     pub(crate) async fn calm(&mut self) {
         for member in &self.members {
             member.api.heal();
@@ -168,7 +172,7 @@ impl Story {
         }
     }
 
-    /// Before a burst, when everything is quiet: API servers die and come back.
+    /// Stops and starts API servers before a burst, when everything is quiet.
     async fn lifecycle(&mut self) {
         for index in 0..self.members.len() {
             let member = self.members[index].clone();
@@ -187,7 +191,7 @@ impl Story {
         }
     }
 
-    /// Whether a member has had little trouble of late; if so, notes one more.
+    /// Returns whether a member has had few recent faults. If so, records another one.
     fn may_trouble(&mut self, id: &str) -> bool {
         let troubles = self.troubles.entry(id.to_owned()).or_default();
         troubles.retain(|at| at.elapsed() < TROUBLES_WITHIN);
@@ -198,7 +202,7 @@ impl Story {
         may
     }
 
-    /// One thing happens.
+    /// Makes one event happen.
     fn event(&mut self, setup: &Setup) {
         let index = self.random.random_range(0..self.members.len());
         let number = self.random.random_range(0..SERVICES.len());
@@ -244,7 +248,8 @@ impl Story {
         self.members[index].apply(service);
     }
 
-    /// Some addresses, some of them not ready, some without the name of their pod.
+    /// Writes a slice with some addresses, some of them not ready, some without the name of their
+    /// pod.
     fn put_slice(&mut self, index: usize, number: usize) {
         let (name, namespace, ports, ..) = SERVICES[number];
         let mut endpoints = Vec::new();
@@ -286,7 +291,7 @@ impl Story {
         self.members[index].apply(pod);
     }
 
-    /// The pod of the proxy that has one comes, moves to another network, or goes.
+    /// Adds the pod of a proxy, moves it to another network, or deletes it.
     fn put_client_pod(&mut self) {
         let home = self.members.len() - 1;
         if self.random.random_bool(0.4) {
@@ -303,11 +308,11 @@ impl Story {
 
     fn delete(&mut self, index: usize, kind: &str, namespace: &str, name: &str) {
         self.note(index, format!("no {kind} {name}"));
-        // It may not be there.
+        // The object may not exist.
         let _ = self.members[index].api.store().delete(kind, namespace, name);
     }
 
-    /// Without a label mesh networks decide.
+    /// Sets or removes the network label. Without a label, mesh networks decide.
     fn label_network(&mut self, index: usize) {
         let network = self.any_network().filter(|_| self.random.random_bool(0.6));
         self.note(index, format!("network {network:?}"));
@@ -347,7 +352,7 @@ impl Story {
         self.members[index].apply(objects::node(&name, "region", &zone));
     }
 
-    /// An API server misbehaves, or forgets its history.
+    /// Causes a fault of an API server, or makes it forget its history.
     fn disturb(&mut self, index: usize) {
         let choice = self.any(self.cast.faults.len());
         let fault = self.cast.faults[choice].clone();
@@ -363,7 +368,7 @@ impl Story {
         }
     }
 
-    /// A credential is renewed; a rover also leaves, joins, and changes its network.
+    /// Renews a credential; a rover may also leave, join, or change its network.
     fn change_secret(&mut self, setup: &Setup, index: usize) {
         let id = self.members[index].id().to_owned();
         if !self.cast.rovers.contains(&id) || self.down.contains(&id) {
@@ -423,7 +428,8 @@ impl Story {
         replace(&self.networks_file, &text);
     }
 
-    /// The objects that the control plane can know: a dead server's as they were when it died.
+    /// Records the objects that the control plane can know: for a stopped server, its objects at
+    /// the time of the stop.
     fn observe(&mut self) {
         for member in &self.members {
             if let Some(cluster) = self.world.clusters.get_mut(member.id())
@@ -439,7 +445,7 @@ fn pod_name(number: usize, address: u8) -> String {
     format!("{}-{address}", SERVICES[number].0)
 }
 
-/// The same in every cluster.
+/// Returns the address of a pod, which is the same in every cluster.
 fn pod_ip(number: usize, address: u8) -> String {
     format!("10.0.{number}.{address}")
 }

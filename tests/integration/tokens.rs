@@ -1,5 +1,5 @@
-//! Pods that bring nothing but a token: a stand-in for Istio's agent, from its first certificate to the end of its
-//! streams, with API servers that come and go.
+//! Pods that have only a token: a stand-in for Istio's agent, from its first certificate to the end
+//! of its streams, with API servers that stop and return.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -36,7 +36,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// That of the pod `web-10-0-0-1` that the member runs.
+    /// Returns the agent of the pod `web-10-0-0-1` that the member runs.
     pub(super) fn of(member: &Member) -> Self {
         let proxy = Proxy {
             name: "web-10-0-0-1",
@@ -56,7 +56,7 @@ impl Agent {
         request
     }
 
-    /// Asks for a certificate, as it does first.
+    /// Requests a certificate, which is an agent's first request.
     async fn certificate(&self, server: &Server, setup: &Setup) -> Result<Vec<String>, Status> {
         let channel = channel(server.bound.xds, "localhost", without_certificate(setup)).await;
         let channel = channel.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -65,7 +65,7 @@ impl Agent {
         Ok(answer.into_inner().cert_chain)
     }
 
-    /// The same, again while it is told to come again.
+    /// Requests a certificate, and retries while the server asks for it.
     pub(super) async fn certificate_soon(&self, server: &Server, setup: &Setup) -> Vec<String> {
         wait_until(SOON, async || match self.certificate(server, setup).await {
             Ok(chain) => Ok(chain),
@@ -75,7 +75,7 @@ impl Agent {
         .await
     }
 
-    /// Opens its stream, as its Envoy has it do.
+    /// Opens its stream, as for its Envoy.
     pub(super) async fn stream(
         &self,
         server: &Server,
@@ -101,7 +101,7 @@ impl AgentStream {
         self.requests.send(request).await.expect("it is open");
     }
 
-    /// The next response, acknowledged as Envoy does.
+    /// Returns the next response, and acknowledges it as Envoy does.
     pub(super) async fn next(&mut self) -> DiscoveryResponse {
         let response = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
         let response = response.expect("no error").expect("it goes on");
@@ -114,7 +114,7 @@ impl AgentStream {
         response
     }
 
-    /// How it ends.
+    /// Returns the status with which the stream ends.
     async fn end(&mut self) -> Status {
         tokio::time::timeout(SOON, async {
             loop {
@@ -134,12 +134,12 @@ fn discovery(type_url: &str, node: Option<Node>) -> DiscoveryRequest {
     DiscoveryRequest { type_url: type_url.to_owned(), node, ..Default::default() }
 }
 
-/// A request for a certificate as the agent writes it.
+/// Returns a certificate request in the agent's format.
 fn csr() -> IstioCertificateRequest {
     csr_of(&KeyPair::generate().expect("a key"))
 }
 
-/// The same for that key.
+/// Returns a certificate request for this key.
 pub(super) fn csr_of(key: &KeyPair) -> IstioCertificateRequest {
     let csr = CertificateParams::default().serialize_request(key).expect("signed");
     let none = ProtoValue { kind: Some(Kind::StringValue(String::new())) };
@@ -151,7 +151,7 @@ pub(super) fn csr_of(key: &KeyPair) -> IstioCertificateRequest {
     }
 }
 
-/// A client's TLS that knows the roots and has no certificate.
+/// Returns a client's TLS configuration with the roots and without a certificate.
 pub(super) fn without_certificate(setup: &Setup) -> Arc<ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     for pem in setup.authority().roots().to_pem().split_inclusive("-----END CERTIFICATE-----\n") {
@@ -169,7 +169,7 @@ fn token(member: &Member, pod: &str, life: Duration) -> String {
     member.api.pod_token(SHOP, pod, AUDIENCE, life).expect("a token")
 }
 
-/// A member that runs the pod `web-10-0-0-1`.
+/// Starts a member that runs the pod `web-10-0-0-1`.
 pub(super) async fn member(id: &str, network: &str) -> Member {
     let member = Member::start(id, network, "198.18.0.1").await;
     member.serve("web", &["10.0.0.1"]);
@@ -197,7 +197,8 @@ async fn keys_read(member: &Member) {
     .await;
 }
 
-/// Who the leaf of an answer is of; the answer is a leaf, then the roots.
+/// Returns the identity in the leaf of a certificate response, which contains the leaf, then the
+/// roots.
 pub(super) fn identity_of(chain: &[String]) -> String {
     let (leaf, roots) = (chain.first().expect("a leaf"), chain.last().expect("roots"));
     assert!(chain.len() >= 2 && chain.iter().all(|pem| pem.ends_with('\n')), "{chain:?}");
@@ -208,7 +209,7 @@ pub(super) fn identity_of(chain: &[String]) -> String {
 }
 
 #[tokio::test]
-async fn a_pod_with_a_token_gets_its_certificate_and_its_configuration() {
+async fn pod_with_a_token_receives_its_certificate_and_its_configuration() {
     let (setup, east, server) = running().await;
     let agent = Agent::of(&east);
     let chain = agent.certificate_soon(&server, &setup).await;
@@ -216,7 +217,7 @@ async fn a_pod_with_a_token_gets_its_certificate_and_its_configuration() {
 
     let mut stream = agent.stream(&server, &setup).await.expect("let in");
     assert_eq!(stream.next().await.type_url, ResourceType::Cluster.url());
-    // What the agent slips in beside Envoy's requests has no node; what is unknown here gets no answer.
+    // The agent's own requests have no node; a request for an unknown type gets no response.
     stream.say(discovery(ResourceType::Listener.url(), None)).await;
     stream.say(discovery(ResourceType::NameTable.url(), None)).await;
     stream.say(discovery("type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig", None)).await;
@@ -232,10 +233,11 @@ async fn a_pod_with_a_token_gets_its_certificate_and_its_configuration() {
     assert_eq!((&entry["verified"], &entry["knownBy"]), (&json!(true), &json!("token")), "{shown}");
     assert!(entry["knownUntil"].is_string(), "{shown}");
 
-    // A restart of the agent alone: another stream of the same node, beside the old one for a while.
+    // The agent alone restarts: another stream of the same node, in parallel with the old one for a
+    // while.
     let mut again = agent.stream(&server, &setup).await.expect("let in");
     again.next().await;
-    // And pods of the same account are nobody's affair but their own.
+    // Pods of the same account are separate nodes.
     east.serve("web", &["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
     for pod in ["web-10-0-0-2", "web-10-0-0-3"] {
         let other = Agent { token: token(&east, pod, HOUR), ..agent.clone() };
@@ -246,7 +248,7 @@ async fn a_pod_with_a_token_gets_its_certificate_and_its_configuration() {
 }
 
 #[tokio::test]
-async fn a_call_that_proves_nothing_is_refused() {
+async fn call_without_valid_credentials_is_rejected() {
     let (setup, east, server) = running().await;
     let west = member("west", "n2").await;
     setup.join(&[&west]);
@@ -272,23 +274,24 @@ async fn a_call_that_proves_nothing_is_refused() {
         ("of no cluster", with(&good.token, "")),
         ("for another audience", with(&for_others, "east")),
     ] {
-        // The same for whatever is called.
+        // The same result for every method.
         let status = agent.stream(&server, &setup).await.err().expect("refused");
         assert_eq!(status.code(), Code::Unauthenticated, "{case}: {status}");
         assert!(!status.message().contains("shop"), "{case}: {status}");
-        // Keys of the same issuer differ: what is not signed by them may be asked of the member it names alone.
+        // Issuers with equal names have different keys: a token with an unknown key may be sent
+        // only to the member that the caller names.
         assert_eq!(reviews(&west), asked_west, "{case}");
     }
-    // The key of the other cluster was asked of the named one, which does not know it.
+    // The token of the other cluster was sent to the named one, which does not know its key.
     assert!(reviews(&east) <= asked_east + 1);
     let refused = "strait_callers_refused_total{reason=\"STR0522\"}";
     assert!(server.admin.metric(refused).await >= 4.0);
-    // As Istio's dashboards ask: of the certificate service alone.
+    // Istio's dashboards count only requests to the certificate service.
     let status = with("abc", "east").certificate(&server, &setup).await.expect_err("refused");
     assert_eq!(status.code(), Code::Unauthenticated);
     let failed = "citadel_server_authentication_failure_count{type=\"STR0522\"}";
     assert!((server.admin.metric(failed).await - 1.0).abs() < 0.1);
-    // With one name beside another's certificate it is neither.
+    // A token of one identity with the certificate of another is rejected.
     let both = {
         let tls = setup.certificate(SHOP, "other");
         let channel = channel(server.bound.xds, "localhost", tls).await.expect("connected");
@@ -299,14 +302,14 @@ async fn a_call_that_proves_nothing_is_refused() {
 }
 
 #[tokio::test]
-async fn a_dark_api_server_keeps_no_known_pod_out_not_even_after_a_restart() {
+async fn known_pod_is_admitted_while_its_api_server_is_unreachable_also_after_a_restart() {
     let (setup, east, server) = running().await;
     keys_read(&east).await;
     let agent = Agent::of(&east);
     agent.certificate_soon(&server, &setup).await;
     let asked = reviews(&east);
     let newer = Agent { token: token(&east, agent.proxy.name, HOUR), ..agent.clone() };
-    // Signed by a key that nobody knows.
+    // A token signed by an unknown key.
     let unknown_key = {
         let twin = SimCluster::start("east", SimOptions::default()).await.expect("a free port");
         twin.store()
@@ -326,14 +329,14 @@ async fn a_dark_api_server_keeps_no_known_pod_out_not_even_after_a_restart() {
     let chain = agent.certificate(&server, &setup).await.expect("proven by what is remembered");
     assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
     agent.stream(&server, &setup).await.expect("let in").next().await;
-    // Of a key that nobody knows nothing can be said before its API server is back.
+    // A token with an unknown key cannot be verified before its API server returns.
     let stranger = Agent { token: unknown_key, ..agent };
     let status = stranger.certificate(&server, &setup).await.expect_err("not now");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
 #[tokio::test]
-async fn what_is_not_known_here_is_asked_of_the_member_and_the_answer_kept_a_while() {
+async fn token_without_pod_is_reviewed_by_the_member_and_the_result_cached() {
     let (setup, east, server) = running().await;
     keys_read(&east).await;
     Agent::of(&east).certificate_soon(&server, &setup).await;
@@ -346,7 +349,7 @@ async fn what_is_not_known_here_is_asked_of_the_member_and_the_answer_kept_a_whi
         let path = format!("{}/api/v1/namespaces/{SHOP}/serviceaccounts/web/token", east.api.url());
         token_by_hand(&east, &path).await
     };
-    // Bound to no pod, it can only be asked.
+    // It is bound to no pod, so only the API server can verify it.
     let before = reviews(&east);
     let agent = Agent { token: by_hand, ..Agent::of(&east) };
     for _ in 0..3 {
@@ -377,7 +380,7 @@ pub(super) async fn token_by_hand(member: &Member, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_its_token_or_its_pod() {
+async fn stream_ends_with_its_token_or_its_pod() {
     let (setup, east, server) = running().await;
     keys_read(&east).await;
     let agent = Agent::of(&east);
@@ -392,7 +395,7 @@ async fn a_stream_ends_with_its_token_or_its_pod() {
 
     let mut stream = agent.stream(&server, &setup).await.expect("let in");
     stream.next().await;
-    // Another pod of that name, as of a StatefulSet.
+    // Another pod with the same name, as in a StatefulSet.
     east.api.store().delete("Pod", SHOP, "web-10-0-0-1").expect("deleted");
     let status = stream.end().await;
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");
@@ -408,7 +411,7 @@ async fn a_stream_ends_with_its_token_or_its_pod() {
 }
 
 #[tokio::test]
-async fn a_member_vouches_for_its_own_but_not_for_the_system_namespace() {
+async fn member_vouches_for_its_pods_but_not_for_the_system_namespace() {
     let (setup, east, server) = running().await;
     keys_read(&east).await;
     east.apply(objects::pod(SYSTEM, "gateway-0", "gateway", "10.0.0.50", "node"));
@@ -430,7 +433,7 @@ async fn a_member_vouches_for_its_own_but_not_for_the_system_namespace() {
 }
 
 #[tokio::test]
-async fn where_certificates_are_required_a_token_opens_nothing() {
+async fn token_is_rejected_if_certificates_are_required() {
     let east = member("east", "n1").await;
     let setup = Setup::new().with(&["--require-client-certificate"]);
     setup.join(&[&east]);

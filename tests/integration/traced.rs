@@ -1,8 +1,8 @@
-//! What a hostile kubeconfig makes the process do, as the kernel sees it: nothing.
+//! The system calls of the process for hostile kubeconfigs: none may be harmful.
 //!
-//! The built server reads the whole corpus of bad kubeconfigs as Secrets, under strace. Each is refused
-//! by the code in its file's name; no program runs, none of the files they name is opened, and no
-//! connection is made. (reference: reliability, row 41.)
+//! The built server reads the whole corpus of bad kubeconfigs as Secrets, under strace. Each is
+//! rejected with the code in its file's name. No program runs, none of the files in the kubeconfigs
+//! is opened, and no connection is made. (reference: reliability, row 41.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -29,7 +29,8 @@ fn a_bad_kubeconfig_runs_opens_and_reaches_nothing() {
     let mut files: Vec<PathBuf> = std::fs::read_dir(&corpus)
         .expect("the corpus")
         .map(|entry| entry.expect("an entry").path())
-        // With a directory of Secrets a literal loopback address is fine: those are refused in pods.
+        // With a directory of Secrets a literal loopback address is allowed; it is rejected in
+        // pods.
         .filter(|path| !path.to_string_lossy().contains("STR0209-loopback"))
         .collect();
     files.sort();
@@ -81,7 +82,8 @@ fn a_bad_kubeconfig_runs_opens_and_reaches_nothing() {
     assert!(done.is_empty(), "a kubeconfig made it do:\n{}", done.join("\n"));
 }
 
-/// What stands in the corpus for certificates and keys: no key is ever committed.
+/// Replacements for the placeholders of certificates and keys in the corpus: no key is ever
+/// committed.
 struct Credentials(Vec<(&'static str, String)>);
 
 impl Credentials {
@@ -107,7 +109,7 @@ impl Credentials {
         ])
     }
 
-    /// Puts them into a kubeconfig, which need not be text.
+    /// Replaces the placeholders in a kubeconfig, which may not be text.
     fn fill(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         for (mark, value) in &self.0 {
             while let Some(at) = bytes.windows(mark.len()).position(|here| here == mark.as_bytes())
@@ -119,7 +121,7 @@ impl Credentials {
     }
 }
 
-/// Every absolute path that a kubeconfig names.
+/// Returns every absolute path in a kubeconfig.
 fn paths_in(file: &Path) -> Vec<String> {
     let text = String::from_utf8_lossy(&std::fs::read(file).expect("a readable file")).into_owned();
     text.split(|c: char| !(c.is_alphanumeric() || "/._-".contains(c)))
@@ -159,7 +161,7 @@ impl Server {
         Self { child, admin, token: token.trim().to_owned() }
     }
 
-    /// `/debug/clusters` once it is as wanted.
+    /// Waits until `/debug/clusters` is as expected, and returns it.
     fn clusters_when(&self, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -185,7 +187,7 @@ impl Server {
         serde_json::from_str(body).ok()
     }
 
-    /// The server is strace's child: it is told to end, and strace ends with it.
+    /// Stops the server, which is strace's child. strace ends with it.
     fn stop(&mut self) {
         let pids = format!("/proc/{0}/task/{0}/children", self.child.id());
         let children = std::fs::read_to_string(pids).unwrap_or_default();
@@ -203,8 +205,7 @@ impl Drop for Server {
     }
 }
 
-/// Says loudly that a test did not run, on the terminal and where `.ci/run` collects it.
-/// Says loudly that a test did not run, and writes it where .ci/run collects such lines.
+/// Prints a skipped test, and appends it to the file that .ci/run collects.
 pub(super) fn skip(test: &str, reason: &str) {
     eprintln!("SKIPPED {test}: {reason}");
     if let Some(file) = std::env::var_os("STRAIT_SKIPS")

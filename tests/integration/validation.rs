@@ -1,5 +1,5 @@
-//! What API servers are told of objects before they store them: each of a corpus of broken ones, over TLS, while good ones
-//! go on.
+//! Reviews of objects before API servers store them: each of a corpus of broken objects, over TLS,
+//! while valid ones stay active.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,8 @@ fn review(object: &Value) -> String {
     .to_string()
 }
 
-/// A mesh with the services `web` and `taken`, good objects, and a file of further ones.
+/// Returns a mesh with the services `web` and `taken`, valid objects, and a file with additional
+/// ones.
 fn setup(more: &[Value]) -> Setup {
     let service = |name: &str, address: &str| {
         json!({
@@ -94,7 +95,7 @@ fn setup(more: &[Value]) -> Setup {
     }
 }
 
-/// The good objects, as they are shown.
+/// Returns the statuses of the valid objects.
 async fn good(estate: &Estate) -> Vec<Value> {
     let states = estate.get("/debug/config?namespace=shop").await;
     let states = states.as_array().expect("states").iter();
@@ -102,7 +103,7 @@ async fn good(estate: &Estate) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_of_a_corpus_of_broken_objects_is_told_what_is_wrong_and_good_ones_go_on() {
+async fn each_broken_object_is_reported_and_valid_ones_stay_active() {
     let trust = Trust::new();
     let estate = Estate::start(&setup(&[]), &trust).await;
     let before = good(&estate).await;
@@ -144,7 +145,7 @@ async fn each_of_a_corpus_of_broken_objects_is_told_what_is_wrong_and_good_ones_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_told_before_is_what_becomes_of_it_and_the_rest_goes_on() {
+async fn review_equals_the_later_status_and_other_objects_stay_active() {
     let trust = Trust::new();
     let cases = corpus();
     let objects: Vec<Value> = cases.iter().map(|case| case.object.clone()).collect();
@@ -154,7 +155,7 @@ async fn what_is_told_before_is_what_becomes_of_it_and_the_rest_goes_on() {
         let name = &object["metadata"]["name"];
         let state = states.as_array().expect("states").iter().find(|one| one["name"] == *name);
         let state = state.map_or("none", |state| state["state"].as_str().expect("a word"));
-        // Where all of an object has no effect, each part is told, or that nothing uses it.
+        // If the whole object has no effect, each part is reported, or that nothing uses it.
         let is_bad = matches!(state, "refused" | "partly");
         assert!(verdict != "refused" || is_bad || state == "unused", "{object}: {state}");
         assert!(verdict != "allowed" || !is_bad, "{object}: {state}");
@@ -167,7 +168,7 @@ async fn what_is_told_before_is_what_becomes_of_it_and_the_rest_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_begins_questions_and_says_no_more_keeps_nobody_waiting() {
+async fn incomplete_requests_do_not_delay_other_reviews() {
     let trust = Trust::new();
     let estate = Estate::start(&setup(&[]), &trust).await;
     let mut silent = Vec::new();
@@ -182,7 +183,7 @@ async fn who_begins_questions_and_says_no_more_keeps_nobody_waiting() {
         json!({ "hosts": ["web"], "http": [{ "route": [{ "destination": { "host": "web" } }] }] });
     let review = review(&object("VirtualService", "web", route));
     let answer = ask(&estate, &trust, "h2", "/validate", review);
-    // API servers wait 5 s for it.
+    // API servers wait 5 s for a response.
     let answer = tokio::time::timeout(std::time::Duration::from_secs(4), answer).await;
     let (status, text) = answer.expect("an answer in time");
     assert!(status == 200 && text.contains("\"allowed\":true"), "{status} {text}");

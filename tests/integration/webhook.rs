@@ -1,4 +1,5 @@
-//! The webhook as an API server meets it: TLS without a client certificate, HTTP/1.1 and HTTP/2, answers and refusals.
+//! The injection webhook as API servers use it: TLS without a client certificate, HTTP/1.1 and
+//! HTTP/2, patches and rejections.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use strait_base::task::Supervisor;
 
 const PATH: &str = "/inject/cluster/east/net/n1?timeout=5s";
 
-/// A connection to the webhook, as an API server opens one.
+/// Opens a connection to the webhook as an API server does.
 pub(crate) async fn connect(
     estate: &Estate,
     trust: &Trust,
@@ -34,7 +35,7 @@ pub(crate) async fn connect(
     stream
 }
 
-/// Asks as an API server does that speaks `protocol`; the status, and the answer.
+/// Sends a request as an API server with this protocol does. Returns the status and the response.
 pub(crate) async fn ask(
     estate: &Estate,
     trust: &Trust,
@@ -76,7 +77,7 @@ fn review(pod: &Value) -> String {
     .to_string()
 }
 
-/// Applies a patch whose operations are those that the webhook makes.
+/// Applies a patch with the operations that the webhook uses.
 fn apply(pod: &mut Value, patch: &Value) {
     for operation in patch.as_array().expect("a patch") {
         let path = operation["path"].as_str().expect("a path");
@@ -96,7 +97,7 @@ fn apply(pod: &mut Value, patch: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_patched_over_both_forms_of_http_and_refused_with_the_reason() {
+async fn pods_are_patched_over_http1_and_http2_and_rejected_with_the_reason() {
     let trust = Trust::new();
     let flags = ["--inject-address=127.0.0.1:0", "--inject-discovery=east=10.0.0.9:15012"];
     let config = json!({
