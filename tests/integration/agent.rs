@@ -64,7 +64,7 @@ enum Responses {
     Delta(Streaming<DeltaDiscoveryResponse>),
 }
 
-/// The stream of an agent, which forwards the messages of its Envoy and adds its own requests.
+/// The stream of an agent, which forwards Envoy's messages and adds its own requests.
 struct AgentStream {
     requests: Requests,
     responses: Responses,

@@ -1,5 +1,4 @@
-//! The program itself: exit codes, and clusters that are added to and removed from simulated API
-//! servers.
+//! The program itself: exit codes, and adding and removing clusters with simulated API servers.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -501,7 +500,7 @@ async fn cluster_is_added_rotated_and_removed() {
     let second = rig.member("prod-eu").expect("a member");
     assert!(second != first && second.contains(&url), "a new token for the same server");
 
-    // None of its tokens expires within a week, and all do within a century.
+    // No token expires within a week, and all do within a century.
     let all = ["cluster", "rotate", "--all", "--yes", "--expiring"];
     let output = rig.strait(&[&all[..], &["7d"]].concat()).await;
     assert_eq!(

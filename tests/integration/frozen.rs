@@ -72,7 +72,7 @@ async fn loss_of_most_endpoints_is_delayed_by_the_policy() {
     // A loss up to the limit takes effect immediately.
     far.serve("web", &ALL[..4]);
     web(&ALL[..4]).await;
-    // A larger loss is delayed. If the endpoints return meanwhile, nothing is sent.
+    // A larger loss is delayed. If the endpoints return meanwhile, the proxy receives no change.
     let since = settled(&client, &home).await;
     far.serve("web", &ALL[..1]);
     let entry = far_in(&server, "quarantined", "STR0606").await;

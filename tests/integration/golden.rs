@@ -87,7 +87,7 @@ struct ProxyFile {
     namespace: String,
     service_account: String,
     cluster: String,
-    /// The trust domain of its certificate.
+    /// The certificate's trust domain.
     #[serde(default = "cluster_local")]
     trust_domain: String,
     /// The ID of its cluster in the mesh, if `cluster` is an alias.
@@ -101,7 +101,7 @@ struct ProxyFile {
     /// Additional metadata.
     #[serde(default)]
     metadata: Map<String, Value>,
-    /// Additional declarations, as the extensions of its node.
+    /// Additional declarations, as extensions in the node.
     #[serde(default)]
     extensions: Vec<Value>,
     /// The listeners that it subscribes to by name, as gRPC's own library does. Routes, upstream
@@ -449,7 +449,7 @@ impl Findings {
         self.compare(&expected.join("networks.yaml"), &estate.get("/debug/networks").await);
     }
 
-    /// Compares with a YAML file by value, independent of its comments and its style.
+    /// Compares with a YAML file by value, independent of comments and style.
     fn compare(&mut self, file: &Path, found: &Value) {
         let Ok(expected) = fs::read_to_string(file) else { return };
         let found = yaml(found);

@@ -158,7 +158,7 @@ async fn changed_rule_is_a_record_for_a_rollback() {
         assert!(listed.contains(&bad) && listed.contains(&good), "{listed}");
         let (code, said) = strait(&server, &["history", "rollback", &good, "--yes"]).await;
         assert_eq!(code, Some(0), "{said}");
-        // The current state equals the earlier one, and the record of the rollback says so.
+        // The current state equals the earlier one, and the record of the rollback shows this.
         difference_until(&server, &version, |it| it["objects"] == json!({})).await;
         let (code, said) = strait(&server, &["history", "release", "--yes"]).await;
         assert_eq!(code, Some(0), "{said}");

@@ -396,7 +396,7 @@ impl Process {
     }
 }
 
-/// Opens an idle connection from one of this host's addresses.
+/// Opens an idle connection from an address of this host.
 async fn silent(from: [u8; 4], to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind((IpAddr::from(from), 0).into()).expect("an address of this host");

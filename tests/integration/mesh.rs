@@ -399,7 +399,7 @@ impl Admin {
 pub(crate) struct Proxy {
     /// `sidecar` or `router`.
     pub(crate) kind: &'static str,
-    /// The name of its pod.
+    /// The pod's name.
     pub(crate) name: &'static str,
     /// Its namespace.
     pub(crate) namespace: &'static str,
@@ -449,7 +449,7 @@ impl Proxy {
         format!("{kind}~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local")
     }
 
-    /// Returns the node of its first request.
+    /// Returns the node for the first request.
     pub(crate) fn node(&self) -> Node {
         let text = |text: &str| ProtoValue { kind: Some(Kind::StringValue(text.to_owned())) };
         let labels = self.labels.iter().map(|(key, value)| ((*key).to_owned(), text(value)));

@@ -29,7 +29,7 @@ pub(crate) struct World {
 /// A member cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
-    /// The network in the annotation of its Secret.
+    /// The network in the Secret's annotation.
     pub(crate) fixed_network: Option<String>,
     /// Its objects as last seen.
     pub(crate) objects: Objects,
@@ -365,7 +365,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
     }
     for ((address, port), by_locality) in through {
         let sum = by_locality.values().sum();
-        // The first locality, in order, of those with the maximum weight.
+        // The first locality, in order, among the ones with the maximum weight.
         let most = by_locality.values().max().copied().unwrap_or_default();
         let home = by_locality.iter().find(|(_, share)| **share == most).expect("one").0;
         all.insert((home.clone(), address, port, true), seven_digits(sum));

@@ -170,7 +170,7 @@ impl Answering {
         self.requests.send(request).await.expect("the server reads");
     }
 
-    /// Checks that nothing is pending: pending responses would arrive before the response to a new
+    /// Checks that no response is pending: it would arrive before the response to a new
     /// subscription.
     async fn says_nothing_but_what_is_asked(&mut self, began: Instant) {
         self.probes += 1;

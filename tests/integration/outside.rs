@@ -74,7 +74,7 @@ async fn machine_outside_of_clusters_joins_with_a_token_of_its_issuer() {
     let server = setup.start_ready().await;
     let proxy = Proxy { name: "db-1", namespace: "vms", account: "db", ..Proxy::sidecar("east") };
     let agent = Agent { token: provider.token("vms", "db"), cluster: "east".to_owned(), proxy };
-    // Its keys may not be fetched yet: until then the agent is asked to retry.
+    // Its keys may not be fetched yet: until then the agent must retry.
     let chain = agent.certificate_soon(&server, &setup).await;
     assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/vms/sa/db");
     let mut stream = agent.stream(&server, &setup).await.expect("let in");

@@ -160,7 +160,7 @@ async fn page_is_notified_only_of_changes_of_the_mesh_or_a_cluster_state() {
     let mut events = ChangeEvents::listen(&server).await;
     let first = events.next(SOON).await.expect("the first at once");
     assert!(first.starts_with("event: change\ndata: {\"version\":"), "{first}");
-    // A start may cause another notification; after that there are none.
+    // A start may cause another notification; after that there is no other.
     events.settle(5).await;
     let idle = events.next(Duration::from_secs(4)).await;
     assert!(idle.is_none(), "nothing changed: {idle:?}");

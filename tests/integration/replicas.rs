@@ -1,5 +1,5 @@
 //! Several control planes with one config cluster: they serve the same bytes, one of them writes,
-//! and a proxy that moves between them receives nothing that it has.
+//! and a moving proxy receives no resource that it has.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

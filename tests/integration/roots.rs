@@ -204,7 +204,7 @@ impl Agent {
         self.requests.send(request).await.expect("the server reads");
     }
 
-    /// Returns the response to istioctl: a stream that requests nothing else and names no cluster.
+    /// Returns the response to istioctl: a stream with no other request and no cluster name.
     async fn istioctl(
         server: &Server,
         tls: Arc<ClientConfig>,

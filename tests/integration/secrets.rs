@@ -1,4 +1,4 @@
-//! Gateways that subscribe to Secrets of their own cluster and namespace (SDS over ADS): which
+//! Gateways that subscribe to Secrets in their cluster and namespace (SDS over ADS): which
 //! Secrets they receive, and which they don't.
 
 use std::time::{Duration, SystemTime};
@@ -185,7 +185,7 @@ async fn gateway_receives_the_secrets_of_its_cluster_and_their_changes() {
     come.sort();
     assert_eq!(come, [(full.to_owned(), chain.clone()), (roots.to_owned(), chain)]);
 
-    // A change is sent, and nothing else.
+    // Only the change is sent.
     gateway.ask(&[name]).await;
     east.apply(kubernetes_secret("shop-tls", &second));
     assert_eq!(gateway.secrets().await, [(name.to_owned(), other)]);

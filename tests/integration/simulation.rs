@@ -22,7 +22,7 @@ use strait_xds_client::{ClientContents, XdsClient};
 /// The seeds of a usual run.
 const SEEDS: [u64; 3] = [1, 2, 3];
 const BURSTS: usize = 12;
-/// A stopped API server is retried after a delay that grows with the duration of its outage.
+/// A stopped API server is retried after a delay that grows with the outage.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn cast() -> Cast {
@@ -30,7 +30,7 @@ fn cast() -> Cast {
     Cast {
         members: members.map(|(id, network)| (id.to_owned(), network)).to_vec(),
         rovers: BTreeSet::from(["north".to_owned()]),
-        // Watches are told that their version is expired, or are interrupted.
+        // Watches receive an error about an expired version, or are interrupted.
         faults: vec![
             Fault::Gone { how: Gone::Status, times: Some(2) },
             Fault::Gone { how: Gone::Event, times: Some(2) },

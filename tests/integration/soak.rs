@@ -34,7 +34,7 @@ const SECONDS: u64 = 15;
 const CLUSTERS: usize = 10;
 /// The number of proxies of each kind on each replica; with ten kinds, a hundred in all.
 const TWINS: usize = 5;
-/// A stopped API server is retried after a delay that grows with the duration of its outage.
+/// A stopped API server is retried after a delay that grows with the outage.
 const LIMIT: Duration = Duration::from_secs(90);
 /// Shorter runs do not show growth: the first quarter is warm-up.
 const MEASURED_FROM: Duration = Duration::from_secs(60);
@@ -161,10 +161,10 @@ impl Replica {
     }
 }
 
-/// A connected proxy, and the index of its kind in [`kinds`].
+/// A connected proxy, and the kind's index in [`kinds`].
 struct Connected {
     kind: usize,
-    /// Whether its replica is the one that is restarted.
+    /// Whether it is connected to the restarted replica.
     of_mortal: bool,
     proxy: Proxy,
     form: ProtocolForm,

@@ -42,7 +42,7 @@ const SERVICES: [Kind; 5] = [
 
 /// The participants of a history.
 pub(crate) struct Cast {
-    /// Members, each with the network of its namespace label. The last one contains the pod
+    /// Members, each with the network in its namespace label. The last one contains the pod
     /// `cart-client.shop` with the address 10.0.9.9, which may belong to a proxy.
     pub(crate) members: Vec<(String, &'static str)>,
     /// Members that may leave, join again and change their network, which proxies there would

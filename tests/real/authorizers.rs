@@ -275,7 +275,7 @@ impl World {
         wait::until(PROPAGATION, "the client reaches all again", || reaches_all("a/client"));
     }
 
-    /// Checks that both providers are asked, over both protocols.
+    /// Checks that both providers receive requests, over both protocols.
     fn everybody_is_asked(&self, guarded: &Guarded) {
         let all: BTreeSet<String> = PROVIDERS.iter().map(|(name, _)| (*name).to_owned()).collect();
         for part in ["web", "rpc"] {

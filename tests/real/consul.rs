@@ -24,7 +24,7 @@ pub(crate) struct Agent {
     hub: Rc<Netns>,
     folder: PathBuf,
     datacentre: &'static str,
-    /// The network of its instances.
+    /// The network of the instances.
     network: &'static str,
     /// The folder with a file for each instance. The command line cannot register checks that run a
     /// program.

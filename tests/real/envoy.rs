@@ -67,7 +67,7 @@ impl Envoy {
         self.process.said(word)
     }
 
-    /// Returns the end of its log, for error messages.
+    /// Returns the end of the log, for error messages.
     pub(crate) fn last_words(&self) -> String {
         self.process.last_words()
     }

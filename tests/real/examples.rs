@@ -71,7 +71,7 @@ struct Asked {
     copies_to: Option<String>,
     /// The URL to request, instead of the echo service.
     url: Option<String>,
-    /// The address of its hostname, if it is not the address of the server outside.
+    /// The address of the hostname, if it is not the address of the server outside.
     address: Option<String>,
     /// Whether the client presents a certificate that the server outside has signed.
     #[serde(default)]

@@ -20,7 +20,7 @@ use crate::scenarios::{PROPAGATION, finish, http};
 use crate::world::{ECHO_PODS, Proxy, World, bootstrap, pod_labels};
 use crate::{mode_rollout, wait};
 
-/// The number of proxies, of which 5 % is one.
+/// The number of proxies. 5 % of them is one proxy.
 const FLEET: usize = 20;
 const APP: &str = "fleet";
 /// The maximum number of attempted changes. The first of all proxies is mostly one of the fleet,

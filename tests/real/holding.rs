@@ -15,7 +15,7 @@ use crate::world::World;
 /// Two minor versions of Envoy, and both variants of the protocol.
 const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
 
-/// Routes requests to a service that exists, or to one that doesn't.
+/// Routes requests to an existing or to a missing service.
 fn route(host: &str) -> Value {
     let to = json!([{ "destination": { "host": host } }]);
     json!({

@@ -91,7 +91,7 @@ enum Scenario {
 
 use Scenario::{Both, Machine, Mesh};
 
-/// All scenarios in their order: those that break something come last.
+/// All scenarios in their order: destructive ones come last.
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
     ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),

@@ -22,7 +22,7 @@ use crate::scenarios::{PROPAGATION, finish};
 use crate::wait;
 use crate::world::{World, application, pod_labels, vip};
 
-/// A service with one pod in each cluster, and the last byte of its VIPs.
+/// A service with one pod in each cluster, and the last byte of the VIPs.
 struct Rolled {
     name: &'static str,
     pod: (&'static str, &'static str),
@@ -32,7 +32,7 @@ struct Rolled {
 const FORTH: Rolled = Rolled { name: "forth", pod: ("forth-1", "10.10.1.51"), vip: 31 };
 const BACK: Rolled = Rolled { name: "back", pod: ("back-1", "10.10.1.52"), vip: 32 };
 
-/// Clients in the other network, in addition to those of the world.
+/// Clients in the other network, in addition to the world's clients.
 const CLIENTS_IN_B: [(&str, &str); 2] =
     [("rolled-client", "10.10.0.21"), ("rolled-client-old", "10.10.0.22")];
 

@@ -30,7 +30,7 @@ const CHANGES_MAX: usize = 12;
 
 const PLAN: &str = "rollout: {steps: [50%, 100%], every: 1h, stopAt: {refused: 1}}";
 
-/// Routes requests to a service that exists, or to one that doesn't. Each number is another change.
+/// Routes requests to an existing or to a missing service. Each number is another change.
 fn route(host: &str, number: usize) -> Value {
     let to = json!([{ "destination": { "host": host } }]);
     json!({

@@ -27,7 +27,7 @@ pub(crate) fn version(pod: &str) -> &'static str {
     if pod == "echo-1" { "v1" } else { "v2" }
 }
 
-/// Returns those of [`CLIENTS`] for which this machine has an Envoy.
+/// Returns the [`CLIENTS`] for which this machine has an Envoy.
 pub(crate) fn clients(world: &World) -> Vec<&'static str> {
     CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key)).collect()
 }

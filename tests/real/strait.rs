@@ -103,7 +103,7 @@ impl Strait {
         self.process = Some(process);
     }
 
-    /// Replaces the rules of its policy.
+    /// Replaces the policy rules.
     pub(crate) fn set_policy(&self, rules: &str) {
         let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{rules}\n");
         let beside = self.policy.with_extension("new");

@@ -71,7 +71,7 @@ pub(crate) struct World {
     pub(crate) folder: PathBuf,
 }
 
-/// A proxy of the world, with the parameters of its bootstrap.
+/// A proxy of the world, with its bootstrap parameters.
 pub(crate) struct Proxy<'a> {
     pub(crate) cluster: &'a str,
     pub(crate) kind: &'a str,
@@ -342,7 +342,7 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         apiservers[cluster].apply(&objects);
     }
     apiservers["a"].apply(&[member_secret(&apiservers["b"].reader_kubeconfig())]);
-    // The definition of its kind was created just before.
+    // The CustomResourceDefinition was created just before.
     let first: Vec<_> = Request::apply(&mode_rollout::from_the_beginning()).into_iter().collect();
     wait::until(Duration::from_secs(20), "PeerAuthentications are served", || {
         apiservers["a"].try_requests(&first).map(drop)

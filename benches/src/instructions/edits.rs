@@ -44,7 +44,7 @@ impl Clients {
     }
 }
 
-/// Returns a rule for the clients of its namespace. Another `salt` gives another route.
+/// Returns a rule for the clients in `namespace`. Another `salt` gives another route.
 fn object(namespace: &str, service: usize, salt: usize) -> Arc<Value> {
     let host = format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(service));
     let to = json!([{ "destination": { "host": host } }]);

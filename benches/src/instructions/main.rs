@@ -395,7 +395,7 @@ fn assignments(
     }
 }
 
-/// The number of services of which one changes, and the number of changes.
+/// The number of services, and the number of changes, each to one service.
 const MARKED_SERVICES: usize = 1000;
 const MARKS: usize = 100;
 
@@ -480,7 +480,7 @@ fn bytes_registry(services: usize, endpoints: usize) -> Case {
     Case::holding(services * endpoints, (registry, contents))
 }
 
-/// Measures the mesh and its version, without the registry of its cluster.
+/// Measures the mesh and its version, without the cluster's registry.
 fn bytes_context(services: usize, endpoints: usize) -> Case {
     let (mesh, _, context) = mesh(1, services, endpoints);
     Case::holding(services * endpoints, (mesh, context))

@@ -106,8 +106,8 @@ pub(crate) fn slice_in_protobuf(service: usize, count: usize, salt: usize) -> Ve
     event_in_protobuf(&[&b"k8s\0"[..], &field(1, &kind), &field(2, &slice)].concat())
 }
 
-/// One of up to 1,000 Pods, in protobuf: a Pod that a real API server wrote, with a name and an
-/// address of the same length.
+/// A numbered Pod (up to 1,000), in protobuf: a Pod that a real API server wrote, with a name and
+/// an address of the same length.
 pub(crate) fn real_pod(number: usize) -> Vec<u8> {
     let real = include_bytes!("../../../sim/src/protobuf/real/pod.protobuf");
     let [a, b, c] = [number / 100 % 10, number / 10 % 10, number % 10];

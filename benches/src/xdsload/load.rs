@@ -48,7 +48,7 @@ impl Stage {
     /// The index of the first window of the steady stage in the separate counters.
     pub(crate) const STEADY: usize = 2;
 
-    /// Returns the index in the separate counters, or `None` after the end, when nothing is
+    /// Returns the index in the separate counters, or `None` after the end, when no event is
     /// counted.
     fn index(self) -> Option<usize> {
         match self {

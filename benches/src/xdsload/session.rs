@@ -150,7 +150,7 @@ impl Session {
         self.knows_listeners && self.routes.values().all(has)
     }
 
-    /// Calls `each` with the names of its subscribed assignments.
+    /// Calls `each` with the names of all subscribed assignments.
     pub(crate) fn asks_for(&self, names: &Names, each: impl FnMut(&[u8])) {
         self.assignments.iter().map(|(name, _)| names.name(name)).for_each(each);
     }

@@ -184,7 +184,7 @@ impl<'a> Resource<'a> {
         Some((kind, Self { name, version, body }))
     }
 
-    /// Reads an `Any` of one of our types. All of them have their name first, except the name
+    /// Reads an `Any` of a supported type. All types have their name first, except the name
     /// table, which has none.
     pub(crate) fn sotw(any: &'a [u8]) -> Option<(Kind, Self)> {
         let (kind, body) = read_any(any);

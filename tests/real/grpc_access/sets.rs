@@ -5,7 +5,7 @@
 /// Policies, and their effect on a server that uses a gRPC library.
 pub(super) struct PolicySet {
     pub(super) name: &'static str,
-    /// The previous, valid policies; empty if there are none.
+    /// The previous, valid policies; or empty.
     pub(super) before: &'static str,
     pub(super) policies: &'static str,
     /// The effective rules in the evaluator's notation; empty if they are the policies themselves.

@@ -36,7 +36,7 @@ use strait_xds::session::{ProtocolForm, Session};
 
 /// The address of the server.
 pub(crate) const ADDRESS: &str = "127.0.0.1:18000";
-/// The upstream cluster, and the name of its assignment.
+/// The name of the upstream cluster and of the assignment.
 pub(crate) const NAME: &str = "outbound|80||echo.shop.svc.cluster.local";
 /// Printed after the stream was broken.
 pub(crate) const BROKEN: &str = "broke the stream";
