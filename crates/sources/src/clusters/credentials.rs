@@ -8,6 +8,7 @@
 
 mod access;
 mod kept;
+mod last;
 mod secret_kind;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use self::access::{AccessReviews, ReviewOutcome};
+use self::last::{CredentialKey, FOLLOWED_MAX, LastCredentials};
 use self::secret_kind::{KeptSecret, SecretKind};
 use super::reconciler::MemberClients;
 use strait_base::codes::{self, Code};
@@ -33,22 +35,15 @@ use strait_identity::credential::{CredentialRegistry, SecretFields, read_credent
 use strait_kube_client::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
 use strait_model::ClusterId;
 use strait_model::credential::{
-    Credential, CredentialName, CredentialPart, CredentialState, CredentialTrouble, ROOTS_SUFFIX,
+    CredentialName, CredentialPart, CredentialState, CredentialTrouble, ROOTS_SUFFIX,
 };
 
-/// The most credentials that are followed at once.
-const FOLLOWED_MAX: usize = 8192;
-/// The most bytes of credentials that are stored for API servers that become unreachable.
-const LAST_BYTES_MAX: usize = 64 << 20;
 /// How long to rest where an API server can't be asked.
 const RETRY: Duration = Duration::from_secs(5);
 /// Events of a reader that wait. A full channel makes it wait, and in the end the server.
 const EVENTS_MAX: usize = 8;
 /// A Secret has at most 1 MiB of data.
 const OBJECT_BYTES_MAX: usize = 2 << 20;
-
-/// Of which member, for whom, and what.
-type CredentialKey = (ClusterId, SpiffeId, CredentialName);
 
 /// Reads Secrets of members for gateways.
 #[derive(Debug)]
@@ -58,42 +53,6 @@ pub struct MemberCredentials {
     access: Arc<AccessReviews>,
     followed: Arc<Mutex<Followed>>,
     last: Arc<Mutex<LastCredentials>>,
-}
-
-/// The credentials that were read last, by account. Each account had the right to list Secrets at that time.
-#[derive(Debug, Default)]
-struct LastCredentials {
-    credentials: HashMap<CredentialKey, Arc<Credential>>,
-    bytes: usize,
-    /// Counts changes.
-    changes: watch::Sender<u64>,
-}
-
-impl LastCredentials {
-    fn get(&self, key: &CredentialKey) -> Option<Arc<Credential>> {
-        self.credentials.get(key).cloned()
-    }
-
-    /// Stores a credential if there is room for it.
-    fn insert(&mut self, key: &CredentialKey, credential: &Arc<Credential>) {
-        if self.credentials.get(key) == Some(credential) {
-            return;
-        }
-        self.remove(key);
-        let bytes = self.bytes + credential.size();
-        if self.credentials.len() < FOLLOWED_MAX && bytes <= LAST_BYTES_MAX {
-            self.bytes = bytes;
-            self.credentials.insert(key.clone(), Arc::clone(credential));
-            self.changes.send_modify(|count| *count += 1);
-        }
-    }
-
-    fn remove(&mut self, key: &CredentialKey) {
-        if let Some(credential) = self.credentials.remove(key) {
-            self.bytes -= credential.size();
-            self.changes.send_modify(|count| *count += 1);
-        }
-    }
 }
 
 /// The states that somebody follows.

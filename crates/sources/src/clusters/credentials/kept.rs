@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::{CredentialKey, LAST_BYTES_MAX, LastCredentials};
+use super::last::{CredentialKey, LAST_BYTES_MAX, LastCredentials};
 use strait_base::durable;
 use strait_base::lock::lock;
 use strait_model::credential::{Credential, CredentialName, CredentialPart};
