@@ -328,8 +328,7 @@ impl Stream {
         }
     }
 
-    /// Returns how long a response may still wait for the client's answer, if no other response is
-    /// due.
+    /// Returns how long a response may still wait for the client's answer if none is due.
     fn send_timeout(&self) -> Option<Duration> {
         if self.idle { lock(&self.session).send_timeout(SystemTime::now()) } else { None }
     }
@@ -524,8 +523,7 @@ impl Stream {
         form: ProtocolForm,
         request: &AdsRequest<'_>,
     ) -> Result<(), StreamEnd> {
-        // The client acknowledges a response. Requests have nonces as well: istioctl uses its
-        // clock.
+        // The client acknowledges a response. Requests have nonces too: istioctl uses its clock.
         let nonce = u64::from_str_radix(request.nonce, 16).ok();
         if nonce.is_some_and(|nonce| (1..=self.debug_answers).contains(&nonce)) {
             return Ok(());
@@ -668,8 +666,7 @@ impl Stream {
         // Read after the changes, so that it is at least the version that marked this stream.
         let context = context_of(&self.shared, admitted.side.as_ref()).ok_or_else(not_ready)?;
         if dirty.everything {
-            // The pod or WorkloadEntry of the proxy may have appeared, or the cluster's network
-            // changed.
+            // The pod or WorkloadEntry may have appeared, or the cluster's network changed.
             let now = readmitted(&context, admitted, &self.caller).map_err(|refusal| {
                 self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
                 warn!(

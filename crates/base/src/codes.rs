@@ -309,9 +309,9 @@ where it runs.";
         "Look for pods that are not in the cluster they name, and for clients that watch names of no service.", "\
 A certificate proves an account, not a pod, so that whoever holds one could invent pods and names. Streams
 whose pod nobody knows, with what they watch, and names that stand for no service, which count double, may
-take a quarter of the memory limit for one identity, of that 64 MiB for names, whatever it calls itself. The stream that asks for more
-ends with RESOURCE_EXHAUSTED. What known pods watch of known services is not counted. /debug/push shows who
-takes most.";
+take a quarter of the memory limit for one identity, of that 64 MiB for names, whatever it calls itself. The
+stream that asks for more ends with RESOURCE_EXHAUSTED. What known pods watch of known services is not
+counted. /debug/push shows who takes most.";
 
     /// Memory.
     MEMORY_SHORT = "STR0515", "the server's memory is short",

@@ -45,6 +45,7 @@ mod tests {
     fn another_thread_reads_the_cpu_time_of_a_busy_thread_and_of_a_blocked_one() {
         let (sender, threads) = mpsc::channel();
         let (release, blocked) = mpsc::channel::<()>();
+        let (release_busy, measured) = mpsc::channel::<()>();
         let busy = sender.clone();
         thread::scope(|scope| {
             scope.spawn(move || {
@@ -57,13 +58,14 @@ mod tests {
                 let _ = busy.send(begun);
                 while thread_time().saturating_sub(begun.used) < Duration::from_millis(50) {}
                 let _ = busy.send(begun);
+                let _ = measured.recv();
             });
             threads.recv().expect("it started");
             let busy = threads.recv().expect("it used its CPU time");
             // The kernel updates the figure of a running thread at its next tick.
             assert!(busy.since().expect("the system reports it") >= Duration::from_millis(40));
             assert!(blocked.since().expect("the system reports it") < Duration::from_millis(20));
-            drop(release);
+            drop((release, release_busy));
         });
     }
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::access_findings::{PolicyFinding, PolicyFindings};
+use super::access_findings::PolicyFindings;
 use super::access_networks::behind_gateway;
 use super::access_ports::PolicyPorts;
 use super::peer_findings::{PeerLoss, of_peer};
+use super::standing::PolicyFinding;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use strait_base::codes;
 use strait_mesh::push::PushContext;

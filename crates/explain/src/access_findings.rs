@@ -3,16 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::access_never::never_matching;
-use strait_base::codes::{self, Code};
+use super::standing::PolicyFinding;
+use strait_base::codes;
 use strait_mesh::push::PushContext;
 use strait_model::{Labels, Proxy};
 use strait_rules::access::{
     AccessSubject, AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, PeerMode,
     PeerModes, PolicyKind, PolicyName, PolicySelector, RequestTest, TrustBundle, WorkloadAccess,
 };
-
-/// What was found: which kind of trouble, where in the object, and what comes of it.
-pub(super) type PolicyFinding = (&'static Code, String, String);
 
 /// Looks at one policy, and at the workloads that it is for.
 pub(super) struct PolicyFindings<'a> {

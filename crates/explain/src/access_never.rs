@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::access_findings::PolicyFinding;
 use super::access_served::ServedPorts;
+use super::standing::PolicyFinding;
 use strait_base::codes;
 use strait_mesh::push::PushContext;
 use strait_model::mesh_config::PathNormalization;

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::access_findings::{PolicyFinding, named_ports};
+use super::access_findings::named_ports;
+use super::standing::PolicyFinding;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;

@@ -4,6 +4,7 @@
 //! Asks the very look-ups by which proxies are given their configuration (`traffic`, `access`), for the clients that
 //! there may be. Decides nothing itself. A whole list costs a look at every object; nothing is kept.
 
+mod address_owners;
 mod clients;
 mod destinations;
 mod entries;
@@ -22,8 +23,8 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use self::address_owners::AddressOwners;
 use self::clients::{Audience, ClientGroups, RouterGroup};
-use self::entry_owners::AddressOwners;
 pub use self::gateways::CredentialFault;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};

@@ -1,7 +1,7 @@
 //! PeerAuthentications that another one replaces at some workloads, and ports without effect.
 
-use super::access_findings::PolicyFinding;
 use super::access_served::ServedPorts;
+use super::standing::PolicyFinding;
 use strait_base::codes;
 use strait_mesh::push::PushContext;
 use strait_model::{Labels, Namespace};

@@ -6,6 +6,9 @@ use strait_base::bounded::bounded;
 use strait_base::codes::Code;
 use strait_rules::traffic::Reason;
 
+/// A finding about an access policy: its code, the path in the object, and the consequence.
+pub(super) type PolicyFinding = (&'static Code, String, String);
+
 /// What becomes of an object: an entry of `/debug/config`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigState {

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn block(label: &str, der: &[u8]) -> String {
-        strait_base::pem::encode(label, der)
+        pem::encode(label, der)
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn largest_object_of_every_kind_is_refused_before_it_is_read() {
         let valid = counting(&indexes);
         let object = ObjectJson::from(field.object("evil", field.count_max()));
         let share = object.text_len() as f64 / STORED_MAX as f64;
-        assert!((0.9..=1.1).contains(&share), "{name}: {} bytes", object.text_len());
+        assert!((0.9..=1.2).contains(&share), "{name}: {} bytes", object.text_len());
         let largest = [(key.clone(), object)].into_iter().collect();
         let begun = cpu::thread_time();
         indexes.apply(&largest);

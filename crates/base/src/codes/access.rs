@@ -20,20 +20,21 @@ until it can be read again or is deleted.";
     ACCESS_PARTLY = "STR0822", "an access policy counts in part",
         "Correct what STR0820 names of the same policy.", "\
 It can't be read wholly, and there is no earlier form of it that could. It never lets in more than it says:
-a rule of ALLOW that can't be read is left out; a rule of DENY or CUSTOM goes without the field that can't be
-read, so that it denies more; where no field of it can be read it is left out, since a slip of the pen must
-not take a mesh down. With --policy-errors strict such a rule denies everything that the policy selects. A
-PeerAuthentication of this kind counts for nothing; with --policy-errors strict it takes mTLS alone. A rule of a
-RequestAuthentication that cannot be read refuses its tokens with 401. An unknown field that may restrict access,
-by its name or its value (presence: REQUIRED), fails closed: a RequestAuthentication then also refuses requests
-without a token, a PeerAuthentication takes mTLS alone, and a policy that allows admits nothing.";
+a rule of ALLOW that can't be read is left out; a rule of DENY or CUSTOM goes without the field that can't
+be read, so that it denies more; where no field of it can be read it is left out, since a slip of the pen
+must not take a mesh down. With --policy-errors strict such a rule denies everything that the policy
+selects. A PeerAuthentication of this kind counts for nothing; with --policy-errors strict it takes mTLS
+alone. A rule of a RequestAuthentication that cannot be read refuses its tokens with 401. An unknown field
+that may restrict access, by its name or its value (presence: REQUIRED), fails closed: a
+RequestAuthentication then also refuses requests without a token, a PeerAuthentication takes mTLS alone, and
+a policy that allows admits nothing.";
 
     /// Something that is read and does nothing.
     ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
         "Take it away, or say it in the way that counts: docs/guide/access.md.", "\
-It can be read, and does not do what it seems to do: a selector of a PeerAuthentication in the root namespace,
-a target that no proxy here is, an annotation that is no truth value, an unknown field of a RequestAuthentication
-that restricts nothing. The rest of the policy counts.";
+It can be read, and does not do what it seems to do: a selector of a PeerAuthentication in the root
+namespace, a target that no proxy here is, an annotation that is no truth value, an unknown field of a
+RequestAuthentication that restricts nothing. The rest of the policy counts.";
 
     /// Fields of HTTP on ports that are no HTTP.
     ACCESS_HTTP_ON_TCP = "STR0824", "a policy looks at requests on a port that carries none",
@@ -166,27 +167,30 @@ with the member's credential, where that may list them; the roles that Strait ma
     /// A value that nothing can have.
     ACCESS_VALUE_NEVER = "STR0841", "a value of an access policy can never match",
         "Write the value as proxies see it: docs/guide/access.md.", "\
-No request and no connection can have the value: a path without a leading slash, with a query or with `..`, a
-wildcard inside a text, several methods in one value, a host with a scheme or a path, or the port of a Service in
-place of that of the workload. For a port to which no Service leads, only connections to the workload's own address match.";
+No request and no connection can have the value: a path without a leading slash, with a query or with `..`,
+a wildcard inside a text, several methods in one value, a host with a scheme or a path, or the port of a
+Service in place of that of the workload. For a port to which no Service leads, only connections to the
+workload's own address match.";
 
     /// A rule that never matches.
     ACCESS_MATCHES_NOTHING = "STR0842", "an access policy denies nothing, or admits nothing",
         "Correct the values that STR0841 names of the same policy.", "\
-All values of a condition can never match. A rule of DENY then denies nothing, and one of CUSTOM has nobody asked. A
-policy of ALLOW with such rules alone admits nothing, and a negated condition of ALLOW keeps nothing out.";
+All values of a condition can never match. A rule of DENY then denies nothing, and one of CUSTOM has nobody
+asked. A policy of ALLOW with such rules alone admits nothing, and a negated condition of ALLOW keeps
+nothing out.";
 
     /// Another PeerAuthentication of the workload.
     ACCESS_PEER_WITHOUT_EFFECT = "STR0843", "a part of a PeerAuthentication has no effect",
         "Join the PeerAuthentications that select one workload in one object, and name ports of the workload.", "\
-One PeerAuthentication with a selector applies to a workload: the oldest, then the first by name. portLevelMtls names
-ports of the workload, not of its Services. The result is not more open than the object asks for.";
+One PeerAuthentication with a selector applies to a workload: the oldest, then the first by name.
+portLevelMtls names ports of the workload, not of its Services. The result is not more open than the object
+asks for.";
 
     /// The same, where plain text is accepted.
     ACCESS_PEER_MORE_OPEN = "STR0844", "workloads accept plain text that a PeerAuthentication refuses",
         "Join the PeerAuthentications that select one workload in one object, and name ports of the workload.", "\
-The object asks for STRICT, and has no effect for a workload or a port: another PeerAuthentication applies there, or
-portLevelMtls names a port that the workload does not have. Plain text is accepted there.";
+The object asks for STRICT, and has no effect for a workload or a port: another PeerAuthentication applies
+there, or portLevelMtls names a port that the workload does not have. Plain text is accepted there.";
 
     /// An Envoy whose RBAC joins headers.
     ENVOY_UNPATCHED = "STR0845", "proxies lack a patch that rules on headers need",

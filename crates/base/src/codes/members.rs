@@ -139,7 +139,7 @@ known of them serves on, and they are shown as rejected. The warning names the f
 
     /// Two IDs, one cluster.
     SAME_CLUSTER_TWICE = "STR0220", "the cluster is a member already, under another ID",
-        "Delete one of the two Secrets. If these are two clusters that were restored from one etcd snapshot, annotate both Secrets:
+        "Delete one of the two Secrets. For two clusters restored from one etcd snapshot, annotate both Secrets:
   kubectl -n strait-system annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
 The UID of its namespace kube-system equals that of another member, so that each of its endpoints would
 be there twice. The one that was there first stays; this one joins when the other goes. Clusters that were

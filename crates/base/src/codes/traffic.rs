@@ -63,15 +63,15 @@ Nothing is sent in plain text in its place: the upstream cluster is left out, an
     /// `insecureSkipVerify` with names.
     TRAFFIC_TLS_UNCHECKED = "STR1013", "the certificate of a server is not verified, although names are given for it",
         "Remove insecureSkipVerify and name the roots in caCertificates, or remove subjectAltNames.", "\
-With insecureSkipVerify a proxy verifies neither the issuer of the server's certificate nor its names, as in Istio.
-Any server that answers at the address is accepted, although subjectAltNames asks for certain ones.";
+With insecureSkipVerify a proxy verifies neither the issuer of the server's certificate nor its names, as in
+Istio. Any server that answers at the address is accepted, although subjectAltNames asks for certain ones.";
 
     /// A host or an address of an entry that is another's.
     ENTRY_OWNED = "STR1014", "another object has a host or an address of a ServiceEntry",
         "Give the entry a host and addresses of its own, or remove it.", "\
-Services of clusters come before ServiceEntries, and older ServiceEntries before younger ones. A host that another
-namespace has is not merged. An address or a range that leads to another service stays with that service, at each port
-that both have. The text names the owner.";
+Services of clusters come before ServiceEntries, and older ServiceEntries before younger ones. A host that
+another namespace has is not merged. An address or a range that leads to another service stays with that
+service, at each port that both have. The text names the owner.";
 
     /// A server of a Gateway.
     GATEWAY_SERVER = "STR1010", "a server of a Gateway that can't be served as it is written",
@@ -115,8 +115,8 @@ proxy; past that the youngest of them apply to no proxy. All other objects apply
         "Make several objects of it.", "\
 Each entry of a list takes time and memory. One list or map may have 4,096 entries, the hosts of a
 VirtualService or a ServiceEntry 2,048, the patches of an EnvoyFilter 1,024, parents and hosts of a route
-256, and one object 65,536 values. Lists that are combined with each other may have 65,536 combinations. An object beyond a limit is
-refused: its last valid version stays, and all other objects apply.";
+256, and one object 65,536 values. Lists that are combined with each other may have 65,536 combinations. An
+object beyond a limit is refused: its last valid version stays, and all other objects apply.";
 
     /// An object that takes more CPU time than it may.
     OBJECT_COST = "STR1097", "an object takes more CPU time than one object may take",

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use regex::bytes::{Captures, RegexBuilder};
+use regex::bytes::RegexBuilder;
 
 use super::ProbedRequest;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -271,33 +271,6 @@ fn string_misfit(wanted: &matcher::StringMatcher, value: &str, shown: &str) -> O
         MatchPattern::SafeRegex(regex) => regex_misfit(&regex.regex, value, shown),
         _ => Some(format!("its condition on {shown} is none that is known here")),
     }
-}
-
-/// Returns a path after a substitution, in which `\1` is the first group of the expression.
-pub(super) fn substituted(rewrite: &matcher::RegexMatchAndSubstitute, path: &str) -> String {
-    let expression = rewrite.pattern.as_ref().map_or("", |pattern| &pattern.regex);
-    let Ok(regex) = RegexBuilder::new(expression).build() else { return path.to_owned() };
-    let replaced = regex.replace_all(path.as_bytes(), |groups: &Captures<'_>| {
-        let mut text = Vec::new();
-        let mut rest = rewrite.substitution.bytes();
-        while let Some(byte) = rest.next() {
-            match (byte, rest.clone().next()) {
-                (b'\\', Some(next)) => {
-                    rest.next();
-                    match (next as char).to_digit(10) {
-                        Some(group) => {
-                            let group = groups.get(group as usize);
-                            text.extend(group.map_or(&b""[..], |group| group.as_bytes()));
-                        }
-                        None => text.push(next),
-                    }
-                }
-                (byte, _) => text.push(byte),
-            }
-        }
-        text
-    });
-    String::from_utf8_lossy(&replaced).into_owned()
 }
 
 /// RE2 takes the whole of a text. Its classes are those of ASCII, where nothing else is said.

@@ -1,9 +1,12 @@
-//! A request that somebody asks about.
+//! A request whose route is explained.
 
 use std::collections::BTreeMap;
 
+use regex::bytes::{Captures, RegexBuilder};
+
 use strait_model::mesh_config::PathNormalization;
 use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 
 /// A request as a workload sends it.
 #[derive(Debug, Clone, Default)]
@@ -226,9 +229,7 @@ impl ProbedRequest {
                 };
                 format!("{new}{}", self.path.get(matched..).unwrap_or_default())
             }
-            Some(PathRewriteSpecifier::RegexRewrite(rewrite)) => {
-                super::fit::substituted(rewrite, &self.path)
-            }
+            Some(PathRewriteSpecifier::RegexRewrite(rewrite)) => substituted(rewrite, &self.path),
             _ => self.path.clone(),
         };
         let query = if redirect.strip_query || path.contains('?') {
@@ -238,4 +239,31 @@ impl ProbedRequest {
         };
         (status, format!("{scheme}://{host}{port}{path}{query}"))
     }
+}
+
+/// Returns a path after a substitution, in which `\1` is the first group of the expression.
+fn substituted(rewrite: &matcher::RegexMatchAndSubstitute, path: &str) -> String {
+    let expression = rewrite.pattern.as_ref().map_or("", |pattern| &pattern.regex);
+    let Ok(regex) = RegexBuilder::new(expression).build() else { return path.to_owned() };
+    let replaced = regex.replace_all(path.as_bytes(), |groups: &Captures<'_>| {
+        let mut text = Vec::new();
+        let mut rest = rewrite.substitution.bytes();
+        while let Some(byte) = rest.next() {
+            match (byte, rest.clone().next()) {
+                (b'\\', Some(next)) => {
+                    rest.next();
+                    match (next as char).to_digit(10) {
+                        Some(group) => {
+                            let group = groups.get(group as usize);
+                            text.extend(group.map_or(&b""[..], |group| group.as_bytes()));
+                        }
+                        None => text.push(next),
+                    }
+                }
+                (byte, _) => text.push(byte),
+            }
+        }
+        text
+    });
+    String::from_utf8_lossy(&replaced).into_owned()
 }

@@ -1,12 +1,12 @@
 //! Hosts, addresses and ranges of ServiceEntries that belong to another service.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde_json::Value;
 
 use super::ConfigView;
+use super::address_owners::AddressOwners;
 use super::clients::seen;
 use super::objects::items;
 use crate::standing::ConfigReason;
@@ -14,13 +14,6 @@ use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
 use strait_model::registry::Provider;
 use strait_model::{Namespace, ObjectKey, Protocol};
-
-/// The services by their addresses and ranges.
-#[derive(Debug, Default)]
-pub(super) struct AddressOwners<'a> {
-    addresses: BTreeMap<IpAddr, Vec<&'a MergedService>>,
-    ranges: BTreeMap<IpNet, Vec<&'a MergedService>>,
-}
 
 /// The parts of a ServiceEntry that belong to other services.
 #[derive(Debug, Default)]
@@ -33,25 +26,7 @@ pub(super) struct EntryLoss {
     pub(super) is_whole: bool,
 }
 
-impl<'a> ConfigView<'a> {
-    fn address_owners(&self) -> &AddressOwners<'a> {
-        self.address_owners.get_or_init(|| {
-            let mut owners = AddressOwners::default();
-            for service in self.context.all_services() {
-                let all = service.by_cluster.values().chain([&service.primary]);
-                for one in all {
-                    for address in &one.vips {
-                        owners.addresses.entry(*address).or_default().push(&**service);
-                    }
-                    for range in &one.ranges {
-                        owners.ranges.entry(*range).or_default().push(&**service);
-                    }
-                }
-            }
-            owners
-        })
-    }
-
+impl ConfigView<'_> {
     /// Returns the hosts and addresses of a ServiceEntry that belong to an older service or to a service of a cluster.
     pub(super) fn entry_loss(&self, key: &ObjectKey, object: &Value) -> EntryLoss {
         let mut loss = EntryLoss::default();
@@ -100,7 +75,7 @@ impl<'a> ConfigView<'a> {
 
     /// Adds the addresses and ranges of an entry that belong to another service.
     fn add_addresses(&self, object: &Value, service: &MergedService, loss: &mut EntryLoss) {
-        let owners = self.address_owners();
+        let owners = self.address_owners.get_or_init(|| AddressOwners::of(self.context));
         let order = |service: &MergedService| (service.rank(), service.hostname().clone());
         let own = order(service);
         let given = items(object, "/spec/addresses").iter().enumerate();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 pub(crate) use super::oracle::{evaluator, generator};
 use super::*;
-use strait_model::{Collection, Labels, Namespace};
+use strait_model::{Collection, Labels, Namespace, WorkloadKey};
 
 const ROOT: &str = "istio-system";
 

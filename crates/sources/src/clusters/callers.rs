@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 pub use self::issuers::MemberKeys;
 use self::issuers::{IssuerReader, KeysWanted};
+pub use self::review::RunningPods;
 use self::review::{ReviewedPod, Reviews};
 use super::reconciler::{MemberClients, MembersSettled};
 use super::status::ClusterStatus;
@@ -27,23 +28,9 @@ use strait_identity::SpiffeId;
 use strait_identity::caller::{
     Caller, CallerAnswer, CallerRefusal, CallerRegistry, RefusalKind, TokenProof,
 };
-use strait_identity::token::{
-    IssuerKeys, SignedToken, TokenClaims, TokenFlaw, TokenPod, claimed_issuer,
-};
+use strait_identity::token::{IssuerKeys, SignedToken, TokenClaims, TokenFlaw, claimed_issuer};
 use strait_model::policy::Policy;
 use strait_model::{ClusterId, KnownClusters};
-
-/// What the mesh knows of who runs in members.
-pub trait RunningPods: std::fmt::Debug + Send + Sync {
-    /// Whether a member is known to have this very pod, running as that account.
-    fn has_pod(&self, cluster: &ClusterId, id: &SpiffeId, pod: &TokenPod) -> bool;
-
-    /// Whether a pod of a member, or a machine that belongs to it, is known to run as that account.
-    fn has_account(&self, cluster: &ClusterId, id: &SpiffeId) -> bool;
-
-    /// The namespace whose policies apply to the whole mesh; `None` before the mesh config is known.
-    fn root_namespace(&self) -> Option<String>;
-}
 
 /// What is needed to know who calls.
 #[derive(Debug)]

@@ -691,7 +691,7 @@ async fn guarded_workload(
     (Running::start(envoy, &bootstrap).await, ports[1])
 }
 
-/// design.md 10.2: an unknown field that restricts fails closed, with a token and without one.
+/// An unknown field that restricts fails closed, with a token and without one.
 #[tokio::test]
 async fn real_envoys_refuse_every_request_where_an_unknown_field_may_demand_a_token() {
     let [a, b] = ["https://a", "https://b"].map(Issuer::new);

@@ -65,7 +65,7 @@ fn each_of_several_rules_has_a_key_of_its_own() {
     assert_eq!(clause.any.iter().map(key).collect::<Vec<_>>(), ["payload-0", "payload-1"]);
 }
 
-/// design.md 10.2: a field that restricts and cannot be read fails closed.
+/// A field that restricts and cannot be read fails closed.
 #[test]
 fn rule_that_cannot_be_read_is_named_and_refuses_its_tokens() {
     let private = json!({ "keys": [{ "kty": "EC", "d": "secret" }] }).to_string();

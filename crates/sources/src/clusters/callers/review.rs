@@ -9,13 +9,24 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore};
 
-use super::RunningPods;
 use strait_base::codes;
 use strait_identity::SpiffeId;
 use strait_identity::caller::CallerRefusal;
 use strait_identity::token::{TokenClaims, TokenPod};
 use strait_kube_client::{ApiClient, ApiError};
 use strait_model::ClusterId;
+
+/// What the mesh knows of who runs in members.
+pub trait RunningPods: std::fmt::Debug + Send + Sync {
+    /// Whether a member is known to have this very pod, running as that account.
+    fn has_pod(&self, cluster: &ClusterId, id: &SpiffeId, pod: &TokenPod) -> bool;
+
+    /// Whether a pod of a member, or a machine that belongs to it, is known to run as that account.
+    fn has_account(&self, cluster: &ClusterId, id: &SpiffeId) -> bool;
+
+    /// The namespace whose policies apply to the whole mesh; `None` before the mesh config is known.
+    fn root_namespace(&self) -> Option<String>;
+}
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// How long an API server may take.
@@ -90,13 +101,13 @@ impl ReviewedPod {
 }
 
 /// A call that waits for the answer to a question, with others or alone.
-struct Waiting<'a> {
+struct WaitingReview<'a> {
     reviews: &'a Reviews,
     question: Question,
     flight: Arc<Flight>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingReview<'_> {
     fn drop(&mut self) {
         let mut flights = self.reviews.flights.lock().unwrap_or_else(PoisonError::into_inner);
         // The map's own and this one: no other call waits.
@@ -175,7 +186,7 @@ impl Reviews {
             let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(flights.entry(question).or_default())
         };
-        let waiting = Waiting { reviews: self, question, flight };
+        let waiting = WaitingReview { reviews: self, question, flight };
         waiting.flight.get_or_init(|| review).await.clone()
     }
 
@@ -327,7 +338,7 @@ mod tests {
             issuer: "https://issuer.example".into(),
             namespace: "shop".into(),
             service_account: "web".into(),
-            pod: Some(strait_identity::token::TokenPod { name: "web-0".into(), uid: "u1".into() }),
+            pod: Some(TokenPod { name: "web-0".into(), uid: "u1".into() }),
             node: None,
             expires: SystemTime::now() + Duration::from_secs(3600),
         }

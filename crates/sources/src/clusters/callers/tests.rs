@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::super::status::ClusterState;
 use super::*;
+use strait_identity::token::TokenPod;
 use strait_identity::token_signer::Signer;
 use strait_model::KnownCluster;
 use strait_model::testing::member;

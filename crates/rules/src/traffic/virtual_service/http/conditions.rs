@@ -1,0 +1,206 @@
+//! The conditions of a rule: which requests it is for.
+
+use super::*;
+
+impl Reader<'_> {
+    pub(super) fn request(&mut self, raw: RawRequestMatch, path: &str) -> RequestMatch {
+        let mut refused = false;
+        let uri = raw.uri.and_then(|raw| self.uri(raw, &format!("{path}.uri"), &mut refused));
+        let mut text = |this: &mut Self, raw: Option<RawTextMatch>, field: &str| {
+            this.text(raw?, &format!("{path}.{field}"), &mut refused)
+        };
+        let method = text(self, raw.method, "method");
+        let authority = text(self, raw.authority, "authority");
+        let scheme = text(self, raw.scheme, "scheme");
+        let field = format!("{path}.headers");
+        let (claims, headers) = divided(raw.headers);
+        let claims = self.claims(claims, &field, &mut refused);
+        let headers = self.named(headers, &field, true, &mut refused);
+        let field = format!("{path}.withoutHeaders");
+        let (without_claims, without_headers) = divided(raw.without_headers);
+        let without_claims = self.claims(without_claims, &field, &mut refused);
+        let without_headers = self.named(without_headers, &field, true, &mut refused);
+        let doubled = |(_, text): &&(Arc<str>, TextMatch)| text.takes_empty() && !text.takes_all();
+        if without_headers.iter().filter(doubled).count() > WITHOUT_EMPTY_MAX {
+            let text = format!(
+                "more than {WITHOUT_EMPTY_MAX} patterns take the empty text, and each doubles the routes"
+            );
+            self.refuse_condition(&mut refused, &field, &text);
+        }
+        let query =
+            self.named(raw.query_params, &format!("{path}.queryParams"), false, &mut refused);
+        let port = self.port(raw.port, &format!("{path}.port"));
+        let more = RareConditions {
+            name: raw.name,
+            without_headers,
+            claims,
+            without_claims,
+            method,
+            authority,
+            scheme,
+            query,
+            source: source(
+                self.namespace,
+                &raw.gateways,
+                &raw.source_labels,
+                &raw.source_namespace,
+            ),
+            stat_prefix: raw.stat_prefix,
+        };
+        RequestMatch {
+            path: uri,
+            ignore_case: raw.ignore_uri_case,
+            headers,
+            // One that can't be fits nothing.
+            port,
+            refused,
+            more: more.into(),
+        }
+    }
+
+    /// Conditions on claims, by what stands in the place of a header's name.
+    pub(super) fn claims(
+        &mut self,
+        raw: BTreeMap<String, RawTextMatch>,
+        path: &str,
+        refused: &mut bool,
+    ) -> Box<[(ClaimPath, TextMatch)]> {
+        let mut all = BTreeMap::new();
+        for (name, raw) in raw {
+            let path = format!("{path}[{name}]");
+            match claim_path(&name) {
+                Ok(claim) => {
+                    let text = self.text(raw, &path, refused);
+                    all.extend(text.map(|text| (claim, text)));
+                }
+                Err(fact) => self.refuse_condition(refused, &path, fact),
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// Notes conditions on claims that sidecars come to, which know none.
+    pub(in super::super) fn claims_at_sidecars(&mut self, rule: &HttpRule, path: &str) {
+        for (at, one) in rule.matches.iter().enumerate() {
+            let gateways = &one.source.gateways;
+            let is_for_mesh = gateways.is_empty() || gateways.iter().any(|name| **name == *MESH);
+            if one.looks_at_claims() && is_for_mesh {
+                let path = format!("{path}.match[{at}]");
+                let text = "claims of tokens are known at gateways alone; of requests of sidecars those that the other \
+                            conditions take are answered 500";
+                self.lost(&path, text);
+            }
+        }
+    }
+
+    pub(super) fn refuse_condition(&mut self, refused: &mut bool, path: &str, text: &str) {
+        *refused = true;
+        let text = format!("{text}; {ABSENT}");
+        self.note(&codes::MATCH_REFUSED, path, &text);
+    }
+
+    /// Notes a condition that says several things, of which one counts. API servers refuse it, files hold it.
+    pub(super) fn note_ambiguous(&mut self, raw: &RawTextMatch, path: &str) {
+        if raw.is_ambiguous() {
+            let text = "is one of exact, prefix and regex: the first of them that is there counts";
+            self.lost(path, text);
+        }
+    }
+
+    pub(super) fn uri(
+        &mut self,
+        raw: RawTextMatch,
+        path: &str,
+        refused: &mut bool,
+    ) -> Option<PathMatch> {
+        self.note_ambiguous(&raw, path);
+        match raw {
+            RawTextMatch { exact: Some(text), .. } => Some(PathMatch::Exact(text)),
+            RawTextMatch { prefix: Some(text), .. } => {
+                if text.is_empty() {
+                    let text = "is empty, as every path begins: it asks for none";
+                    self.lost(&format!("{path}.prefix"), text);
+                }
+                Some(PathMatch::Prefix(text))
+            }
+            RawTextMatch { regex: Some(text), .. } => {
+                if let Err(fact) = self.regex(&text, path) {
+                    self.refuse_condition(
+                        refused,
+                        &format!("{path}.regex"),
+                        &format!("{text:?} {fact}"),
+                    );
+                    return None;
+                }
+                Some(PathMatch::Regex(text))
+            }
+            RawTextMatch { .. } => None,
+        }
+    }
+
+    /// A condition on a text; an empty one, and the expression `*`, ask that it is there.
+    pub(super) fn text(
+        &mut self,
+        raw: RawTextMatch,
+        path: &str,
+        refused: &mut bool,
+    ) -> Option<TextMatch> {
+        self.note_ambiguous(&raw, path);
+        match raw {
+            RawTextMatch { exact: Some(text), .. } if is_text(&text) => {
+                Some(TextMatch::Exact(text))
+            }
+            RawTextMatch { prefix: Some(text), .. } if is_text(&text) && !text.is_empty() => {
+                Some(TextMatch::Prefix(text))
+            }
+            RawTextMatch { exact: Some(text), .. } | RawTextMatch { prefix: Some(text), .. } => {
+                self.refuse_condition(
+                    refused,
+                    path,
+                    &format!("{text:?} is empty or holds control characters"),
+                );
+                None
+            }
+            RawTextMatch { regex: Some(text), .. } if &*text == "*" => Some(TextMatch::Present),
+            RawTextMatch { regex: Some(text), .. } => match self.regex(&text, path) {
+                Ok(_) => Some(TextMatch::Regex(text)),
+                Err(fact) => {
+                    self.refuse_condition(
+                        refused,
+                        &format!("{path}.regex"),
+                        &format!("{text:?} {fact}"),
+                    );
+                    None
+                }
+            },
+            RawTextMatch { .. } => Some(TextMatch::Present),
+        }
+    }
+
+    pub(super) fn named(
+        &mut self,
+        raw: BTreeMap<String, RawTextMatch>,
+        path: &str,
+        are_headers: bool,
+        refused: &mut bool,
+    ) -> Box<[(Arc<str>, TextMatch)]> {
+        let mut all = BTreeMap::new();
+        for (name, raw) in raw {
+            let path = format!("{path}[{name}]");
+            let is_known = if are_headers {
+                is_header_name(name.strip_prefix(':').unwrap_or(&name))
+            } else {
+                !name.is_empty() && name.len() <= QUERY_NAME_MAX
+            };
+            if !is_known {
+                self.refuse_condition(refused, &path, "can't be the name of anything in a request");
+                continue;
+            }
+            let name = if are_headers { name.to_ascii_lowercase() } else { name };
+            if let Some(found) = self.text(raw, &path, refused) {
+                all.insert(name.into(), found);
+            }
+        }
+        all.into_iter().collect()
+    }
+}
