@@ -16,7 +16,8 @@ fn cut(mut text: String, most: usize) -> String {
     // Enough for the number of bytes of any text.
     const END_BYTES: usize = 40;
     if text.len() > most {
-        let kept = text.floor_char_boundary(most.saturating_sub(END_BYTES));
+        let room = most.saturating_sub(END_BYTES);
+        let kept = (0..=room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
         let more = text.len() - kept;
         text.truncate(kept);
         let _infallible = write!(text, "... ({more} more bytes)");

@@ -165,8 +165,7 @@ fn fits_template(template: &str, path: &str) -> bool {
         "*" => !found.is_empty(),
         want => want == *found,
     };
-    let all_fit =
-        |wanted: &[&str], found: &[&str]| wanted.iter().zip(found).all(|pair| is_fitting(pair));
+    let all_fit = |wanted: &[&str], found: &[&str]| wanted.iter().zip(found).all(&is_fitting);
     match wanted.iter().position(|want| *want == "**") {
         None => wanted.len() == found.len() && all_fit(&wanted, &found),
         Some(at) => {

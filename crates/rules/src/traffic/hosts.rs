@@ -146,7 +146,7 @@ impl HostPattern {
         }
     }
 
-    fn from_end(&self) -> Vec<u8> {
+    fn reversed(&self) -> Vec<u8> {
         self.text().as_str().bytes().rev().collect()
     }
 
@@ -167,7 +167,7 @@ pub struct HostSet<'a> {
 impl<'a> HostSet<'a> {
     /// Whether one of the hosts contains `host`.
     pub fn has_wider(&self, host: &HostPattern) -> bool {
-        let text = host.from_end();
+        let text = host.reversed();
         let is_end = |length: &usize| match length.checked_sub(1) {
             None => true,
             Some(last) => *length == text.len() || text[last] == b'.',
@@ -181,7 +181,7 @@ impl<'a> HostSet<'a> {
 
     /// The hosts that `host` contains.
     pub fn within<'s>(&'s self, host: &HostPattern) -> impl Iterator<Item = &'a HostPattern> + 's {
-        let (text, host) = (host.from_end(), host.clone());
+        let (text, host) = (host.reversed(), host.clone());
         let from = self.by_end.range(text.clone()..);
         let ends = from.take_while(move |(end, _)| end.starts_with(&text));
         let is_exact = host.exact().is_some();
@@ -201,7 +201,7 @@ impl<'a> HostSet<'a> {
 
 impl<'a> FromIterator<&'a HostPattern> for HostSet<'a> {
     fn from_iter<I: IntoIterator<Item = &'a HostPattern>>(hosts: I) -> Self {
-        Self { by_end: hosts.into_iter().map(|host| (host.from_end(), host)).collect() }
+        Self { by_end: hosts.into_iter().map(|host| (host.reversed(), host)).collect() }
     }
 }
 

@@ -170,8 +170,8 @@ impl Sidecar {
         for (at, raw) in raw.egress.into_iter().enumerate() {
             let read = EgressListener::read(raw, at, settings, &mut reasons);
             let mut is_elsewhere = |read: &EgressListener| {
-                let place = (read.address.clone(), read.is_proxy());
-                *first_of_port.entry(read.port).or_insert_with(|| place.clone()) != place
+                let place = (read.address, read.is_proxy());
+                *first_of_port.entry(read.port).or_insert(place) != place
             };
             if read.as_ref().is_some_and(&mut is_elsewhere) {
                 let text = "a listener before it has the port at another address or for other \

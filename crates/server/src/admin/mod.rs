@@ -673,7 +673,7 @@ mod tests {
             cpu: Some(Duration::ZERO),
         };
         let work = "the loop \"feed\" has worked on VirtualService shop/web for 61 s";
-        let (status, text) = alive(&[one.clone()], &[]);
+        let (status, text) = alive(std::slice::from_ref(&one), &[]);
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(text.starts_with(work), "{text}");
         let (status, text) = alive(&[], &[one]);

@@ -711,7 +711,8 @@ async fn real_envoys_refuse_every_request_where_an_unknown_field_may_demand_a_to
         (bearer(b.token("https://b", json!({ "sub": "x" }))), 200, "another rule"),
     ];
     for envoy in envoys() {
-        let (running, port) = guarded_workload(&envoy, &authority, &[tokens.clone()]).await;
+        let (running, port) =
+            guarded_workload(&envoy, &authority, std::slice::from_ref(&tokens)).await;
         for (headers, status, what) in &cases {
             let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
             let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
@@ -735,7 +736,8 @@ async fn real_envoys_match_templates_with_text_behind_any_segments() {
         "spec": { "rules": [rule, by_method] },
     });
     for envoy in envoys() {
-        let (running, port) = guarded_workload(&envoy, &authority, &[allow.clone()]).await;
+        let (running, port) =
+            guarded_workload(&envoy, &authority, std::slice::from_ref(&allow)).await;
         for (request, status) in [
             ("GET /files/a/meta", 200),
             ("GET /files/a/b/meta", 200),

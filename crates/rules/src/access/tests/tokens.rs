@@ -163,7 +163,7 @@ fn unknown_field_of_a_token_rule_is_ignored_with_a_warning_unless_it_restricts()
     // What was valid before stays.
     let mut index = index();
     index.hold([believes(json!({ "jwtRules": [rule] }))]);
-    let mut newer = rule.clone();
+    let mut newer = rule;
     newer["presence"] = "REQUIRED".into();
     let policies = index.hold([believes(json!({ "jwtRules": [newer] }))]);
     assert!(rules(&policies)[0].keys.is_some());
