@@ -1,5 +1,6 @@
-//! Delayed trust in a cluster: one that loses contact too often, and one that suddenly lacks most
-//! of its objects. Checked at a proxy, which must receive nothing, and in `/debug/clusters`.
+//! A cluster that loses contact too often is quarantined, and a cluster that suddenly lacks most of
+//! its objects keeps them for a time. Checked at a proxy, which must receive nothing, and in
+//! `/debug/clusters`.
 
 use std::time::Duration;
 

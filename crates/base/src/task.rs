@@ -2,7 +2,7 @@
 //!
 //! Every task of the process is started here, so that it has a name, ends when the process drains,
 //! and so that a panic is seen, counted and handled: it ends that task and nothing else. Owns the set of
-//! running tasks; knows nothing of what they do.
+//! running tasks, not their work.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;

@@ -51,7 +51,7 @@ const RESTRICTING_WORDS: [&str; 38] = [
     "verif",
 ];
 
-/// Whether an unknown field must be taken for one that restricts access, by the words of its name and of its value.
+/// Returns whether an unknown field must be treated as restricting access, judged by the words of its name and its value.
 pub(super) fn restricts(name: &str, value: &Value) -> bool {
     if matches!(value, Value::Null | Value::Bool(false)) {
         return false;

@@ -423,7 +423,7 @@ fn default_visibility_of_the_policy_narrows_objects_without_exports() {
     let events = tried.in_force.take_settings(written(None));
     tried.tell(events);
     assert_eq!((visible(&tried, "pay"), visible(&tried, "shop")), ([false, true], [true, true]));
-    // What the mesh config says of a kind goes first, also while a configuration is held.
+    // An explicit value of the mesh config takes precedence, also while a configuration is held.
     tried.settings_are("{defaultVirtualServiceExportTo: ['*']}");
     assert_eq!(visible(&tried, "pay"), [true, true]);
     tried.settings_are("{}");

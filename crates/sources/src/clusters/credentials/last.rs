@@ -14,7 +14,7 @@ pub(super) const FOLLOWED_MAX: usize = 8192;
 /// The most bytes of credentials that are stored.
 pub(super) const LAST_BYTES_MAX: usize = 64 << 20;
 
-/// Of which member, for whom, and what.
+/// The member, the account that may read the credential, and the credential's name.
 pub(super) type CredentialKey = (ClusterId, SpiffeId, CredentialName);
 
 /// The credentials that were read last, by account. Each account had the right to list Secrets at that time.
