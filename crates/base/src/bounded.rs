@@ -11,13 +11,19 @@ pub fn bounded(text: impl fmt::Display) -> String {
     cut(text.to_string(), TEXT_BYTES_MAX)
 }
 
+/// Returns the beginning of a text, in at most so many bytes, which ends between two characters.
+pub fn head(text: &str, bytes_max: usize) -> &str {
+    let most = text.len().min(bytes_max);
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    &text[..end]
+}
+
 /// Cuts a text to so many bytes.
 fn cut(mut text: String, most: usize) -> String {
     // Enough for the number of bytes of any text.
     const END_BYTES: usize = 40;
     if text.len() > most {
-        let room = most.saturating_sub(END_BYTES);
-        let kept = (0..=room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+        let kept = head(&text, most.saturating_sub(END_BYTES)).len();
         let more = text.len() - kept;
         text.truncate(kept);
         let _infallible = write!(text, "... ({more} more bytes)");

@@ -18,6 +18,14 @@ impl ThreadCpu {
         Self { thread: gettid(), used: thread_time() }
     }
 
+    /// The CPU time that the thread has used since then, without reading a file. Zero on any other thread.
+    pub fn on_this_thread(&self) -> Duration {
+        if gettid() != self.thread {
+            return Duration::ZERO;
+        }
+        thread_time().saturating_sub(self.used)
+    }
+
     /// The CPU time that the thread has used since then. Any thread may call this. `None` if the system does not report it.
     pub fn since(&self) -> Option<Duration> {
         let path = format!("/proc/self/task/{}/schedstat", self.thread.as_raw_nonzero());

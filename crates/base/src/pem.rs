@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use rustls_pki_types::PrivateKeyDer;
 
 /// The parts of a text that each begin with a block.
 pub fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -42,4 +43,14 @@ pub fn private_key(pem: &[u8]) -> Result<Vec<u8>, &'static str> {
 /// A block of one line with this label.
 pub fn encode(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", BASE64.encode(der))
+}
+
+/// A private key in PEM under the label that fits its content.
+pub fn encode_key(key: &PrivateKeyDer<'_>) -> String {
+    let label = match key {
+        PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
+        PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
+        _ => "PRIVATE KEY",
+    };
+    encode(label, key.secret_der())
 }

@@ -12,6 +12,8 @@ use ring::agreement::{ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicK
 use ring::rand::SystemRandom;
 use serde_json::{Map, Value, json};
 
+use crate::bounded::head;
+
 /// What only the private part of a key has, or a key that whoever verifies could sign with (RFC 7518, 6).
 const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
 /// What a key is sent with: what Envoy reads of one (RFC 7517, 4; RFC 7518, 6; RFC 8037, 2). Chains of certificates and
@@ -82,9 +84,7 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
         return text.to_owned();
     }
     // An ellipsis has three bytes.
-    let most = bytes_max.saturating_sub(3);
-    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
-    format!("{}…", &text[..end])
+    format!("{}…", head(text, bytes_max.saturating_sub(3)))
 }
 
 /// What of a key is sent.

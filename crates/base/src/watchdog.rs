@@ -153,6 +153,14 @@ impl LoopProgress {
         self.report(Some(LoopTask { what, thread: ThreadCpu::now() }), Instant::now());
     }
 
+    /// Returns the CPU time that the current thread has used for the loop's work, or zero if another thread does the work or
+    /// the loop waits.
+    pub fn spent(&self) -> Duration {
+        let loops = lock::lock(&self.loops.0);
+        let work = loops.get(self.name).and_then(|state| state.work.as_ref());
+        work.map_or(Duration::ZERO, |work| work.thread.on_this_thread())
+    }
+
     /// The loop waits for work.
     pub fn waits(&self) {
         self.report(None, Instant::now());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use strait_mesh::push::PushContext;
-use strait_model::{Labels, TargetPort, labels_match};
+use strait_model::{Labels, Namespace, TargetPort, labels_match};
 use strait_rules::access::{AccessSubject, PolicyName, PolicySelector};
 
 /// The target ports of Services at the selected workloads.
@@ -25,11 +25,7 @@ impl<'a> ServedPorts<'a> {
         if own == context.access.root() || context.traffic.sidecars.gives_ports(own) {
             return None;
         }
-        let is_selected = |labels: &Labels| {
-            selector.selects(own, AccessSubject { namespace: own, labels, is_known: true })
-        };
-        let workloads = context.workload_labels(Some(own)).map(|(_, labels)| labels);
-        let workloads: BTreeSet<&Labels> = workloads.filter(|labels| is_selected(labels)).collect();
+        let workloads = selected_workloads(context, own, selector);
         if workloads.is_empty()
             || workloads.iter().any(|labels| {
                 context.traffic.gateways.selecting(own, labels).any(|one| one.selector.is_some())
@@ -62,7 +58,7 @@ impl<'a> ServedPorts<'a> {
                 }
                 // ServiceEntries and Services without a selector have endpoints only.
                 for endpoint in shard.endpoints.iter() {
-                    if endpoint.labels.is_some_and(|labels| is_selected(labels)) {
+                    if endpoint.labels.is_some_and(|labels| is_selected(own, selector, labels)) {
                         served.targets.insert(endpoint.port);
                     }
                 }
@@ -80,4 +76,18 @@ impl<'a> ServedPorts<'a> {
     pub(super) fn target_of(&self, port: u16) -> Option<(&'a str, u16)> {
         self.services.get(&port).copied()
     }
+}
+
+/// Returns the labels of the known workloads of a namespace that a policy in it selects.
+pub(super) fn selected_workloads<'a>(
+    context: &'a PushContext,
+    own: &'a Namespace,
+    selector: &PolicySelector,
+) -> BTreeSet<&'a Labels> {
+    let known = context.workload_labels(Some(own)).map(|(_, labels)| labels);
+    known.filter(|labels| is_selected(own, selector, labels)).collect()
+}
+
+fn is_selected(own: &Namespace, selector: &PolicySelector, labels: &Labels) -> bool {
+    selector.selects(own, AccessSubject { namespace: own, labels, is_known: true })
 }

@@ -1,10 +1,9 @@
 //! PeerAuthentications that another one replaces at some workloads, and ports without effect.
 
-use super::access_served::ServedPorts;
+use super::access_served::{ServedPorts, selected_workloads};
 use super::standing::PolicyFinding;
 use strait_base::codes;
 use strait_mesh::push::PushContext;
-use strait_model::{Labels, Namespace};
 use strait_rules::access::{AccessSubject, PeerMode, PolicyKind, PolicyName, PolicySelector};
 
 /// How much of a PeerAuthentication has no effect.
@@ -31,7 +30,10 @@ pub(super) fn of_peer(context: &PushContext, name: &PolicyName) -> (Vec<PolicyFi
         return (found, PeerLoss::Nothing);
     };
     let mut loss = PeerLoss::Nothing;
-    let workloads = workloads(context, own, &policy.selector, wanted);
+    let mut workloads = selected_workloads(context, own, &policy.selector);
+    if workloads.is_empty() {
+        workloads.insert(wanted);
+    }
     let subject = |labels| AccessSubject { namespace: own, labels, is_known: true };
     let replaced: Vec<_> = workloads
         .iter()
@@ -75,21 +77,4 @@ pub(super) fn of_peer(context: &PushContext, name: &PolicyName) -> (Vec<PolicyFi
         }
     }
     (found, loss)
-}
-
-/// Returns the labels of the workloads that a policy selects, or the labels of its selector if no such workload is known.
-fn workloads<'a>(
-    context: &'a PushContext,
-    own: &'a Namespace,
-    selector: &'a PolicySelector,
-    wanted: &'a Labels,
-) -> Vec<&'a Labels> {
-    let known = context.workload_labels(Some(own)).map(|(_, labels)| labels);
-    let is_selected = |labels: &&Labels| {
-        selector.selects(own, AccessSubject { namespace: own, labels, is_known: true })
-    };
-    let mut known: Vec<&Labels> = known.filter(is_selected).collect();
-    known.sort();
-    known.dedup();
-    if known.is_empty() { vec![wanted] } else { known }
 }

@@ -52,12 +52,7 @@ pub(super) fn with_fitting_label(text: &[u8], key: &PrivateKeyDer<'_>) -> Vec<u8
     if PrivateKeyDer::from_pem_slice(text).is_ok_and(|strict| strict == *key) {
         return text.to_vec();
     }
-    let label = match key {
-        PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
-        PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
-        _ => "PRIVATE KEY",
-    };
-    strait_base::pem::encode(label, key.secret_der()).into_bytes()
+    strait_base::pem::encode_key(key).into_bytes()
 }
 
 /// A certificate as a PEM block that ends with a newline.

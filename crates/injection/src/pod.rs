@@ -8,6 +8,7 @@ use super::refusal::{InjectRefusal, Injection, SkipReason};
 use super::requirements::{self, PROXY_USER, containers};
 use super::settings::{InjectSettings, PodPlace, Redirection};
 use super::{metrics, probes, selection};
+use strait_base::bounded::head;
 use strait_model::{NETWORK_LABEL, TLS_MODE_LABEL};
 
 const INJECTED: &str = "strait.dev/injected";
@@ -347,11 +348,7 @@ fn owner(metadata: &Value) -> Option<String> {
 
 /// Returns the longest prefix of the text that is a valid label value.
 fn label_value(text: &str) -> String {
-    let mut end = text.len().min(63);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let cut: String = text[..end].chars().take_while(|c| fits(*c)).collect();
+    let cut: String = head(text, 63).chars().take_while(|c| fits(*c)).collect();
     cut.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }

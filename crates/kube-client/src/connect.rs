@@ -30,11 +30,12 @@ use tower::{BoxError, ServiceExt};
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
 use super::heard::Heard;
-use super::pem::{CaBundle, encode_key, private_key};
+use super::pem::{CaBundle, private_key};
 use super::pool::{ConnectionPool, Purpose, StreamPermit};
 use super::transport::{Dial, Transport, http1_over};
 use super::verify::GivenRoots;
 use super::{Access, ApiCredential, Loopback, ServerAccount};
+use strait_base::pem::encode_key;
 
 /// How long connecting and the TLS handshake may take together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);

@@ -50,19 +50,10 @@ pub fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, &'static str> 
     key.map(|key| key.clone_key()).map_err(|_| "holds a private key that can't be read")
 }
 
-/// A private key in PEM under the label that fits its content.
-pub(super) fn encode_key(key: &PrivateKeyDer<'_>) -> String {
-    let label = match key {
-        PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
-        PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
-        _ => "PRIVATE KEY",
-    };
-    pem::encode(label, key.secret_der())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strait_base::pem::encode_key;
 
     fn block(label: &str, der: &[u8]) -> String {
         pem::encode(label, der)

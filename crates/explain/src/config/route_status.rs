@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{ConfigView, Finding};
+use strait_base::bounded::head;
 use strait_base::codes::{self, Code};
 use strait_model::{GATEWAY_API, ObjectKey, RouteParentStatus, RouteStatus, StatusCondition};
 use strait_rules::traffic::gateway_route::{ParentService, ServiceKind};
@@ -186,8 +187,7 @@ fn joined(reasons: &[&Reason]) -> String {
 
 pub(super) fn shortened(mut message: String) -> String {
     if message.len() > MESSAGE_MAX {
-        let end = (0..=MESSAGE_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
-        message.truncate(end);
+        message.truncate(head(&message, MESSAGE_MAX).len());
         message.push('…');
     }
     message

@@ -9,6 +9,7 @@ use tracing::info;
 use super::counts::ValidationResult;
 use crate::{ConfigReason, ObjectVerdict};
 use strait_base::admission;
+use strait_base::bounded::head;
 
 /// How many warnings an answer has, how long each may be, and all together, in bytes: an API server cuts warnings that
 /// are longer than 256 characters, and drops what goes beyond 4,096.
@@ -125,11 +126,7 @@ fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text;
     }
-    let mut end = bytes_max - MARK.len();
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}{MARK}", &text[..end])
+    format!("{}{MARK}", head(&text, bytes_max - MARK.len()))
 }
 
 #[cfg(test)]

@@ -96,6 +96,13 @@ pub struct PushContext {
 /// By name and namespace. Nearly always empty.
 pub type Private = OrdMap<Hostname, OrdMap<Namespace, Arc<MergedService>>>;
 
+/// The values of the hosts that are wildcards.
+pub(super) fn wildcards<V>(hosts: &OrdMap<Hostname, V>) -> impl Iterator<Item = &V> {
+    // No other name begins with a character before it.
+    let all = hosts.range(Hostname::from("*")..);
+    all.take_while(|(host, _)| host.as_str().starts_with('*')).map(|(_, value)| value)
+}
+
 impl PushContext {
     /// The mesh as proxies of a cluster are given it, where that is otherwise than for all: with its own traffic objects.
     #[must_use]
@@ -153,13 +160,7 @@ impl PushContext {
 
     /// Those of them that are called by a wildcard.
     pub fn wildcard_services(&self) -> impl Iterator<Item = &Arc<MergedService>> {
-        // No other name begins with a character before it.
-        let is_wildcard = |host: &Hostname| host.as_str().starts_with('*');
-        let from = || Hostname::from("*")..;
-        let public = self.services.range(from()).take_while(move |(host, _)| is_wildcard(host));
-        let private = self.private.range(from()).take_while(move |(host, _)| is_wildcard(host));
-        let private = private.flat_map(|(_, private)| private.values());
-        public.map(|(_, service)| service).chain(private)
+        wildcards(&self.services).chain(wildcards(&self.private).flat_map(OrdMap::values))
     }
 
     /// The network of something in `cluster` at `address` that carries `label`, and which rule

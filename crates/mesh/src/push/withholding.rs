@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::context::wildcards;
 use super::interest::{Changes, Dep};
 use crate::aggregate::MergedService;
 use strait_model::policy::ForeignBytes;
@@ -324,14 +325,6 @@ fn takes_requests(port: &Port) -> bool {
 
 fn pattern(service: &MergedService) -> HostPattern {
     HostPattern::of_service(service.hostname())
-}
-
-/// The services that are called by a wildcard.
-fn wildcards(
-    services: &OrdMap<Hostname, Arc<MergedService>>,
-) -> impl Iterator<Item = &Arc<MergedService>> {
-    let all = services.range(Hostname::from("*")..);
-    all.take_while(|(host, _)| host.as_str().starts_with('*')).map(|(_, service)| service)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use strait_base::bounded::head;
 use strait_model::{ClusterId, Proxy};
 
 /// Of so many proxies that are sent a change first the steps are kept.
@@ -388,9 +389,7 @@ impl Drop for Receipt {
 
 /// The first of a text that comes from outside.
 fn cut(text: &str) -> &str {
-    let most = text.len().min(ERROR_BYTES_MAX);
-    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
-    &text[..end]
+    head(text, ERROR_BYTES_MAX)
 }
 
 #[cfg(test)]

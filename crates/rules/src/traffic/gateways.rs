@@ -119,8 +119,8 @@ impl Gateways {
 
     /// The one of that name, `NAMESPACE/NAME`.
     fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
-        let first = ObjectMeta { created: i64::MIN, name: "".into(), namespace: "".into() };
-        let (_, gateway) = self.by_name.range((Arc::from(name), first)..).next()?;
+        let from = (Arc::from(name), ObjectMeta::before_all());
+        let (_, gateway) = self.by_name.range(from..).next()?;
         Some(gateway).filter(|one| *one.name == *name)
     }
 
@@ -145,9 +145,8 @@ impl Gateways {
     ) -> impl Iterator<Item = (&'a Arc<Gateway>, BTreeSet<u16>)> {
         let named = service.gateways.iter().filter_map(|name| self.named(name));
         let serving = named.map(|gateway| {
-            let serves =
-                |server: &&GatewayServer| !common_hosts(server.hosts.iter(), service).is_empty();
-            let ports = gateway.servers.iter().filter(serves).map(|server| server.port);
+            let servers = gateway.servers.iter().filter(|server| server.serves(service));
+            let ports = servers.map(|server| server.port);
             (gateway, ports.collect::<BTreeSet<_>>())
         });
         serving.filter(|(_, ports)| !ports.is_empty())
@@ -177,41 +176,31 @@ impl Gateways {
     /// protocol, for a port that none of these has, or for gateways that the object doesn't name.
     pub fn rules_without_a_server(&self, service: &VirtualService) -> Vec<Reason> {
         let named = service.gateways.iter().filter_map(|name| Some((name, self.named(name)?)));
-        let hosts: HostSet<'_> = service.hosts.iter().collect();
-        let namespace = &service.meta.namespace;
-        let serves = |server: &&GatewayServer| {
-            let mut own = server.hosts.iter().filter(|one| one.is_for(namespace));
-            own.any(|one| hosts.common(&one.host).next().is_some())
-        };
         let serving = named.flat_map(|(name, gateway)| {
-            gateway.servers.iter().filter(serves).map(move |server| (name, server))
+            let servers = gateway.servers.iter().filter(|server| server.serves(service));
+            servers.map(move |server| (name, server))
         });
         let servers: Vec<(&Arc<str>, &GatewayServer)> = serving.collect();
         let mut reasons = Vec::new();
-        let mut judge = |list: RuleList, path: &str, port: Option<u16>, source: &SourceMatch| {
-            reasons.extend(unserved_rule(service, &servers, (list, path), port, source));
-        };
         let every = SourceMatch::default();
-        for (at, rule) in service.http.iter().enumerate().filter(|(_, rule)| !rule.is_absent) {
-            let path = format!("spec.http[{at}]");
-            if rule.matches.is_empty() {
-                judge(RuleList::Http, &path, None, &every);
+        let mut judge = |list: RuleList, rule: usize, matches: Vec<(Option<u16>, &SourceMatch)>| {
+            let path = format!("spec.{}[{rule}]", list.field());
+            if matches.is_empty() {
+                reasons.extend(unserved_rule(service, &servers, (list, &path), None, &every));
             }
-            for (place, one) in rule.matches.iter().enumerate() {
+            for (place, (port, source)) in matches.into_iter().enumerate() {
                 let path = format!("{path}.match[{place}]");
-                judge(RuleList::Http, &path, one.port, &one.source);
+                reasons.extend(unserved_rule(service, &servers, (list, &path), port, source));
             }
+        };
+        for (at, rule) in service.http.iter().enumerate().filter(|(_, rule)| !rule.is_absent) {
+            let matches = rule.matches.iter().map(|one| (one.port, &one.source));
+            judge(RuleList::Http, at, matches.collect());
         }
         for (list, rules) in [(RuleList::Tls, &service.tls), (RuleList::Tcp, &service.tcp)] {
             for rule in rules {
-                let path = format!("spec.{}[{}]", list.field(), rule.place.index);
-                if rule.matches.is_empty() {
-                    judge(list, &path, None, &every);
-                }
-                for (place, one) in rule.matches.iter().enumerate() {
-                    let path = format!("{path}.match[{place}]");
-                    judge(list, &path, one.port, &one.source);
-                }
+                let matches = rule.matches.iter().map(|one| (one.port, &one.source));
+                judge(list, rule.place.index as usize, matches.collect());
             }
         }
         reasons
@@ -329,6 +318,13 @@ fn unserved_rule(
         list.servers()
     );
     Some(Reason::lost(&codes::RULE_PROTOCOL, path, text))
+}
+
+impl GatewayServer {
+    /// Whether it has a host of a VirtualService, for the namespace of that object.
+    fn serves(&self, service: &VirtualService) -> bool {
+        !common_hosts(self.hosts.iter(), service).is_empty()
+    }
 }
 
 impl ServerHost {

@@ -26,6 +26,11 @@ pub struct ObjectMeta {
 }
 
 impl ObjectMeta {
+    /// A value that sorts before every object, for the beginning of a range.
+    pub(super) fn before_all() -> Self {
+        Self { created: i64::MIN, name: "".into(), namespace: "".into() }
+    }
+
     /// Of the object of `key`.
     pub fn of(key: &ObjectKey, object: &Value) -> Self {
         let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);

@@ -226,8 +226,7 @@ impl VirtualServices {
         &'a self,
         service: &Hostname,
     ) -> impl Iterator<Item = &'a LeadingObject> {
-        let first = ObjectMeta { created: i64::MIN, name: "".into(), namespace: "".into() };
-        let all = self.destinations.range((service.clone(), first)..);
+        let all = self.destinations.range((service.clone(), ObjectMeta::before_all())..);
         let service = service.clone();
         all.take_while(move |((to, _), _)| *to == service).map(|(_, by)| by)
     }

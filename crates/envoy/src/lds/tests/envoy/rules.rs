@@ -117,6 +117,16 @@ pub(super) async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 
     port
 }
 
+/// Returns the client's listener for port 80, on a free port of loopback, and that port.
+pub(super) fn client_listener(context: &Arc<PushContext>) -> (Value, u16) {
+    let [entry] = free_ports();
+    let mut listener =
+        inlined(context, &client(), listeners(context, &client())["0.0.0.0_80"].clone());
+    listener["address"] = at_loopback(entry);
+    listener["bind_to_port"] = true.into();
+    (listener, entry)
+}
+
 #[tokio::test]
 async fn requests_go_where_rules_say() {
     let context = ruled(RULES);
@@ -129,11 +139,7 @@ async fn requests_go_where_rules_say() {
         upstreams.push(json!({ "name": cluster, "type": "STATIC", "load_assignment": assignment }));
     }
     for envoy in envoys() {
-        let [entry] = free_ports();
-        let mut listener =
-            inlined(&context, &client(), listeners(&context, &client())["0.0.0.0_80"].clone());
-        listener["address"] = at_loopback(entry);
-        listener["bind_to_port"] = true.into();
+        let (listener, entry) = client_listener(&context);
         let mut bootstrap = bootstrap(vec![listener], upstreams.clone());
         bootstrap["layered_runtime"] = json!({ "layers": [
             { "name": "strait", "static_layer": { "re2.max_program_size.error_level": 32768 } },

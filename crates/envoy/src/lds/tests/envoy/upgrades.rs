@@ -1,7 +1,7 @@
 //! Requests and WebSockets over a hop that `h2UpgradePolicy` upgrades to HTTP/2, and paths that the Gateway API replaces,
 //! through real Envoys of two versions.
 
-use super::rules::{governed, governed_by, version};
+use super::rules::{client_listener, governed, governed_by, version};
 use super::*;
 use strait_model::GATEWAY_API;
 
@@ -154,11 +154,7 @@ async fn replaced_prefixes_follow_the_table_of_the_gateway_api() {
         "name": cluster, "type": "STATIC", "load_assignment": to_loopback(cluster, application),
     });
     for envoy in envoys() {
-        let [entry] = free_ports();
-        let mut listener =
-            inlined(&context, &client(), listeners(&context, &client())["0.0.0.0_80"].clone());
-        listener["address"] = at_loopback(entry);
-        listener["bind_to_port"] = true.into();
+        let (listener, entry) = client_listener(&context);
         let running =
             Running::start(&envoy, &bootstrap(vec![listener], vec![upstream.clone()])).await;
         for (row, (prefix, new, path, expected)) in REPLACED.iter().enumerate() {
@@ -215,11 +211,7 @@ async fn header_that_must_not_match_may_be_absent_whatever_its_pattern() {
     let services = shard("east", 1).network("n1").with(app, vec![]).built();
     let context = governed(services, "VirtualService", &[&spec]);
     for envoy in envoys() {
-        let [entry] = free_ports();
-        let mut listener =
-            inlined(&context, &client(), listeners(&context, &client())["0.0.0.0_80"].clone());
-        listener["address"] = at_loopback(entry);
-        listener["bind_to_port"] = true.into();
+        let (listener, entry) = client_listener(&context);
         let running = Running::start(&envoy, &bootstrap(vec![listener], vec![])).await;
         for (name, without, requests) in cases {
             for (headers, fits) in requests {
