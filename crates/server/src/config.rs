@@ -1,4 +1,4 @@
-//! The flags of `strait serve`, each also an environment variable, and what follows from them.
+//! The flags of `strait serve` and their environment variables.
 
 mod injection;
 
@@ -228,7 +228,7 @@ pub struct ServeArgs {
     pub consul_address: Vec<consul::ConsulAddress>,
 
     /// Reach networks without a gateway directly, as Istio does
-    // The variable takes 1, yes and on as well; a template's empty value says no.
+    // Accepts 1, yes and on as well. An empty value, as templates produce it, means false.
     #[arg(
         long,
         env = "STRAIT_ALLOW_DIRECT_CROSS_NETWORK",
@@ -269,20 +269,20 @@ pub struct ServeArgs {
     pub log_level: String,
 }
 
-/// That there is to be no CA.
+/// Value of `--ca`: disables the CA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum NoAuthority {
-    /// None.
+    /// Issue neither certificates nor roots.
     None,
 }
 
-/// What becomes of access rules that can't be read.
+/// Handling of unreadable access rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum PolicyErrorsFlag {
-    /// What of them can be read counts.
+    /// Apply their readable parts.
     #[default]
     Narrow,
-    /// They deny everything.
+    /// Deny everything.
     Strict,
 }
 
@@ -295,13 +295,13 @@ impl From<PolicyErrorsFlag> for PolicyErrors {
     }
 }
 
-/// What the validation webhook does with objects that hold errors.
+/// How the validation webhook handles objects with errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum ValidationFlag {
-    /// Refuses them.
+    /// Refuse them.
     #[default]
     Reject,
-    /// Has them stored, with warnings.
+    /// Accept them with warnings.
     Warn,
 }
 
@@ -314,31 +314,33 @@ impl From<ValidationFlag> for ValidationMode {
     }
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Where to listen: `HOST:PORT`, `:PORT` for every address of this machine, port 0 for any that is free.
+/// Address to listen on: `HOST:PORT`, or `:PORT` for all addresses of this machine. Port 0 selects
+/// a free port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// An address, a name, or nothing.
+    /// An address, a host name, or empty.
     host: String,
     port: u16,
 }
 
 impl ListenAddress {
-    /// Listens there. A name with addresses of both families means the IPv4 one, as Go has it.
+    /// Binds the address. If a name has addresses of both families, the IPv4 address is preferred,
+    /// as in Go.
     ///
     /// # Errors
-    /// What the system says: no such name, an address of another machine, a port that is taken.
+    /// The error of the system: an unknown name, an address of another machine, or a port in use.
     pub async fn bind(&self) -> io::Result<TcpListener> {
         if self.host.is_empty() {
-            // Takes IPv4 too; a machine without IPv6 has no such address.
+            // This address accepts IPv4 too; it does not exist on a machine without IPv6.
             return match TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port)).await {
                 Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                     TcpListener::bind(("0.0.0.0", self.port)).await
@@ -387,7 +389,7 @@ impl fmt::Display for ListenAddress {
 }
 
 impl ServeArgs {
-    /// The names of a serving certificate that the CA issues: the conventional ones, then
+    /// Returns the names of a serving certificate that the CA issues: the conventional names, then
     /// `--tls-san`.
     pub fn serving_names(&self) -> Vec<String> {
         let mut names = default_names(&self.namespace);
@@ -402,7 +404,7 @@ fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
         return Err("the alias is empty".into());
     }
     let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
-    // The usual alias, Kubernetes, is itself no ID that a cluster may have.
+    // The usual alias, `Kubernetes`, is not a valid cluster ID.
     Ok((alias.into(), id))
 }
 
@@ -437,7 +439,7 @@ fn parse_cluster_id(text: &str) -> Result<String, String> {
     ClusterId::parse(text).map(|id| id.to_string()).map_err(|error| error.to_string())
 }
 
-/// From a minute to what the CA signs at all.
+/// Parses a duration between one minute and the CA's maximum.
 fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = parse_duration(text)?;
     match (Duration::from_secs(60)..=LIFETIME_MAX).contains(&lifetime) {
@@ -446,7 +448,7 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A DNS-1123 label, as namespaces are named.
+/// Parses a namespace name, which is a DNS-1123 label.
 fn parse_namespace(text: &str) -> Result<String, String> {
     match is_dns_label(text) {
         true => Ok(text.to_owned()),
@@ -484,8 +486,8 @@ fn parse_connections(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Directives as `tracing_subscriber` reads them, which takes any word for the name of a module: one that
-/// is misspelled would silence everything.
+/// Parses directives of `tracing_subscriber`. That crate accepts any word as a module name, so a
+/// misspelled level would disable all logs.
 fn parse_log_level(text: &str) -> Result<String, String> {
     const FORM: &str =
         "give error, warn, info, debug, trace or off, or directives such as info,strait::xds=debug";
@@ -531,7 +533,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn addresses_names_and_bare_ports_are_listened_on() {
+    async fn address_name_and_bare_port_can_be_bound() {
         for (text, local) in [
             ("127.0.0.1:0", Some("127.0.0.1")),
             ("localhost:0", Some("127.0.0.1")),
@@ -542,7 +544,7 @@ mod tests {
             let address: ListenAddress = text.parse().expect(text);
             assert_eq!(address.to_string(), text);
             let listener = match address.bind().await {
-                // A machine without IPv6.
+                // Happens on a machine without IPv6.
                 Err(error) if text == "[::]:0" => return eprintln!("SKIPPED: {text}: {error}"),
                 bound => bound.expect(text).local_addr().expect(text),
             };

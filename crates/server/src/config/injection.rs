@@ -1,4 +1,4 @@
-//! The flags of `strait serve` that say what injected sidecars are.
+//! The flags of `strait serve` that configure injected sidecars.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use strait_injection::server::WebhookSettings;
 use strait_injection::{InjectSettings, PodDefaults, Redirection, default_image};
 use strait_model::ClusterId;
 
-/// What injected sidecars are.
+/// Settings of injected sidecars.
 #[derive(Debug, Clone, Default, Args)]
 pub struct InjectFlags {
     /// Where injected proxies find the control plane, of one cluster or of all others; repeatable [default: strait.NAMESPACE.svc:15012]
@@ -46,7 +46,8 @@ pub struct InjectFlags {
 }
 
 impl InjectFlags {
-    /// What holds for pods that the webhook is asked about, in a mesh with this system namespace, config cluster and domain.
+    /// Returns the settings of the webhook for a mesh with this system namespace, config cluster
+    /// and domain.
     pub fn settings(&self, namespace: &str, config_cluster: &str, domain: &str) -> WebhookSettings {
         let image = self.image.clone().unwrap_or_else(default_image);
         let mut of_clusters: BTreeMap<ClusterId, String> = BTreeMap::new();
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_of_a_cluster_find_the_control_plane_where_it_says() {
+    fn discovery_address_of_a_cluster_overrides_the_general_one() {
         let settings = |flags: &[&str]| {
             let line = Line::try_parse_from(["x"].iter().chain(flags))?;
             Ok::<_, clap::Error>(line.inject.settings("mesh", "hub", "cluster.local"))
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_discovery_address_is_rejected() {
         for text in ["strait", "strait:0", ":15012", "a=b=c:1", "-=h:1", "a b:1"] {
             assert!(parse_discovery(text).is_err(), "{text}");
         }
