@@ -1,7 +1,8 @@
-//! Metrics in Prometheus' text format: `strait_` prefix, base units, clusters as labels, proxies never.
+//! Metrics in the text format of Prometheus: prefix `strait_`, base units, labels for clusters but
+//! never for proxies.
 //!
-//! Made from what others own at the moment of asking: gauges from the statuses and the context,
-//! counters from the servers' own counts. Owns no count itself.
+//! Computed on request from the state of other modules: gauges from statuses and the snapshot,
+//! counters from the counts of the servers. This module owns no counter.
 
 mod family;
 mod open_metrics;
@@ -33,56 +34,56 @@ use strait_mesh::rollout::RolloutState;
 use strait_model::ClusterId;
 use strait_sources::clusters::status::{ClusterState, ClusterStatus};
 
-/// Where counts come from.
+/// Inputs of the metrics.
 pub struct Metrics {
-    /// The ADS server's.
+    /// Counters of the ADS server.
     pub xds: Arc<Stats>,
-    /// Who is connected.
+    /// Connected proxies.
     pub connections: Arc<Connections>,
-    /// The tasks.
+    /// The supervised tasks.
     pub tasks: Supervisor,
-    /// Certificates.
+    /// The current certificates.
     pub identity: tokio::sync::watch::Receiver<Arc<ServerIdentity>>,
-    /// ServiceEntries and WorkloadEntries that can't be used as they are.
+    /// Number of ServiceEntries and WorkloadEntries that can't be used unchanged.
     pub faulty_objects: tokio::sync::watch::Receiver<usize>,
-    /// How the sources fare that are no member clusters.
+    /// Statuses of the sources that are not member clusters.
     pub source_statuses: SourceStatusTable,
-    /// How writing what was last known fares, where it is written.
+    /// Results of writing the last known state, if it is stored.
     pub writes: Option<tokio::sync::watch::Receiver<Writes>>,
-    /// How the process fares with its file descriptors.
+    /// Use of file descriptors.
     pub descriptors: Arc<Descriptors>,
-    /// What became of pods, where the webhook is served.
+    /// Counts of injections, if the webhook is served.
     pub injections: Option<Arc<InjectionCounts>>,
-    /// What was said of objects before they were stored, where the webhook is served.
+    /// Counts of validations, if the webhook is served.
     pub validations: Option<Arc<ValidationCounts>>,
-    /// Which configuration is held.
+    /// The active hold.
     pub hold: tokio::sync::watch::Receiver<Arc<HoldState>>,
-    /// Whether the other replicas hold the same.
+    /// Whether the other replicas have the same hold.
     pub hold_sharing: tokio::sync::watch::Receiver<HoldSharing>,
-    /// What is let out to a share of proxies.
+    /// The running rollout.
     pub rollout: tokio::sync::watch::Receiver<Arc<RolloutState>>,
-    /// Who is served that.
+    /// Assigns proxies to configurations.
     pub heads: Arc<Heads>,
 }
 
-/// From the moment a change is heard to the response that tells a proxy of it.
+/// Metric of the time from the receipt of a change to the response that sends it to a proxy.
 const PROPAGATION: &str = "strait_propagation_seconds";
 
-/// By cluster, how many of its endpoints are withheld, by the code of the reason.
+/// Number of withheld endpoints by cluster and code of the reason.
 pub type WithheldCounts = BTreeMap<ClusterId, BTreeMap<&'static str, usize>>;
 
 impl Metrics {
-    /// The same in the form of OpenMetrics, with a change of each bucket.
+    /// Converts the text of `/metrics` to OpenMetrics, with an exemplar for each bucket.
     pub fn in_open_metrics(&self, text: &str) -> String {
         let all = self.xds.propagation.exemplars().into_iter();
         let exemplars: Vec<_> = all.map(|(bound, one)| (bucket(PROPAGATION, bound), one)).collect();
         open_metrics(text, &exemplars)
     }
 
-    /// The text of `/metrics`.
+    /// Renders the text of `/metrics`.
     ///
     /// # Errors
-    /// Never in practice: writing into a string.
+    /// Never in practice, because it writes into a string.
     pub fn render(
         &self,
         context: Option<&PushContext>,
@@ -158,7 +159,7 @@ impl Metrics {
         Ok(text)
     }
 
-    /// What the system says of the process, named as Prometheus' own client libraries name it.
+    /// Renders metrics about the process, with the names of Prometheus client libraries.
     fn process(&self, out: &mut String) -> fmt::Result {
         if let Some(usage) = ProcessUsage::now() {
             let help = "Total user and system CPU time spent in seconds.";
@@ -199,7 +200,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// What a restart would find.
+    /// Renders metrics about holds.
     fn hold(&self, out: &mut String) -> fmt::Result {
         let state = Arc::clone(&self.hold.borrow());
         let help = "1 while a configuration is held; what objects say waits meanwhile.";
@@ -224,7 +225,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// What a share of proxies is given.
+    /// Renders metrics about rollouts.
     fn rollout(&self, out: &mut String) -> fmt::Result {
         let state = Arc::clone(&self.rollout.borrow());
         let help = "1 while a change of configuration is let out to a share of proxies first.";
@@ -272,7 +273,7 @@ impl Metrics {
             family.sample(&[("state", state)], count)?;
         }
         let mut seen = std::collections::BTreeSet::new();
-        // Of several entries of an ID the first is the one that holds it.
+        // Of several entries with one ID, the first one holds it.
         let holders: Vec<_> = clusters.iter().filter(|one| seen.insert(&one.id)).collect();
         let help = "1 for the state that a cluster is in.";
         let mut family = Family::gauge(out, "strait_cluster_state", help)?;
@@ -344,7 +345,7 @@ impl Metrics {
         }
         let mut rejected = BTreeMap::new();
         for cluster in clusters.iter().filter(|one| one.state == ClusterState::Rejected) {
-            // A refusal begins with its code.
+            // The reason of a rejection begins with its code.
             let code = cluster.reason.as_deref().and_then(|reason| reason.get(..7));
             *rejected.entry(code.unwrap_or_default()).or_insert(0) += 1;
         }
@@ -385,7 +386,7 @@ impl Metrics {
         self.keys_of_tokens(out)
     }
 
-    /// The keys of tokens that are fetched, and how old they are.
+    /// Renders the number and the age of fetched token keys.
     fn keys_of_tokens(&self, out: &mut String) -> fmt::Result {
         let lines = self.source_statuses.lines();
         let lines = lines.borrow().clone();
@@ -412,7 +413,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// What is left of the memory limit, and who was turned away for it.
+    /// Renders metrics about the memory limit and shed load.
     fn memory(&self, out: &mut String) -> fmt::Result {
         let figures = self.connections.budgets().figures();
         Family::gauge(out, "strait_memory_limit_bytes", "The most that the process may take.")?
@@ -464,7 +465,7 @@ impl Metrics {
         };
         let mut ends = BTreeMap::new();
         for life in &lives {
-            // A root and its successor often have one name: the first end counts.
+            // A root and its successor often have one name; the earlier end is reported.
             let end = ends.entry(&life.subject).or_insert(life.ends);
             *end = life.ends.min(*end);
         }
@@ -493,7 +494,7 @@ impl Metrics {
             let issued = own.issued.load(Ordering::Relaxed);
             family.sample(&[("member", member.as_str())], issued)?;
         }
-        // As dashboards made for an istiod ask.
+        // Names of istiod's metrics, for existing dashboards.
         let roots = lives.iter().map(|life| life.ends).min();
         let chain = identity.authority.as_ref().map(|authority| authority.not_after());
         for (name, help, at) in [
@@ -522,7 +523,7 @@ fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) -> fmt::R
     writeln!(out, "{name}_sum {}\n{name}_count {count}", of.sum())
 }
 
-/// How the line of a bucket begins.
+/// Returns the beginning of a bucket's line.
 fn bucket(name: &str, bound: Option<f64>) -> String {
     let bound = bound.map_or("+Inf".to_owned(), |bound| bound.to_string());
     format!("{name}_bucket{{le=\"{bound}\"}} ")
