@@ -1,7 +1,8 @@
-//! `/api/probe-identity`: a certificate for whoever sends requests in the place of a proxy, as `strait check --traffic` does.
+//! `/api/probe-identity`: a certificate for a client that sends requests instead of a proxy, such
+//! as `strait check --traffic`.
 //!
-//! Needs the token itself. It is for one account alone, which runs nothing, in the system namespace, and ends within minutes; the
-//! key stays where it was made.
+//! Requires the token. The certificate is for one service account in the system namespace, which
+//! runs nothing, and expires within minutes. The private key never leaves the client.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,18 +20,18 @@ use super::sources::{SourcesState, current};
 use strait_base::time::rfc3339;
 use strait_identity::{IdentityError, SpiffeId};
 
-/// Whose certificate it is.
+/// Service account of the certificate.
 const ACCOUNT: &str = "strait-probe";
-/// How long it lives: a round of requests takes less.
+/// Lifetime of the certificate: longer than a round of requests takes.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// The most bytes of a question.
+/// Maximum size of a request in bytes.
 pub(super) const QUESTION_BYTES_MAX: usize = 32 << 10;
 
-/// What is asked with.
+/// Body of a request.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ProbeQuestion {
-    /// A certificate request in PEM; of it only the key is taken.
+    /// A certificate request in PEM, of which only the public key is used.
     csr: String,
 }
 

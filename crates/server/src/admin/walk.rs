@@ -1,4 +1,4 @@
-//! What the admin API answers of the way of a request.
+//! Admin API: the route of a request.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -18,7 +18,7 @@ use strait_model::{Proxy, ProxyType};
 
 const USAGE: &str = "a route is asked for by ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA][&httpProxy=PORT]";
 
-/// A question about a request.
+/// Query about a request.
 #[derive(Default)]
 struct WalkQuery {
     proxy: Option<String>,
@@ -49,7 +49,7 @@ impl WalkQuery {
     }
 }
 
-/// Which way a request goes through what a proxy is sent.
+/// Returns how a request passes through the configuration of a proxy.
 pub(super) async fn walked(
     State(sources): SourcesState,
     pairs: Result<Query<Vec<(String, String)>>, QueryRejection>,
@@ -73,7 +73,7 @@ pub(super) async fn walked(
             proxy.id
         )));
     }
-    // A gateway's clients are always others.
+    // A gateway only serves requests of other workloads.
     let from = query.from.filter(|_| proxy.kind == ProxyType::Sidecar);
     let access = from.map(|from| judged(&context, &stream, &request, from));
     let access = access.transpose().map_err(invalid)?;
@@ -96,7 +96,7 @@ pub(super) async fn walked(
     Ok(pretty(StatusCode::OK, &walk))
 }
 
-/// The port of the proxy that the request is sent to, where it is sent to one.
+/// Returns the port of the proxy to which the request is sent explicitly, if any.
 fn by_proxy(query: &WalkQuery, proxy: &Proxy) -> Result<Option<u16>, String> {
     let Some(text) = &query.http_proxy else { return Ok(None) };
     let port = text.parse().ok().filter(|port| *port != 0);
@@ -111,7 +111,7 @@ fn by_proxy(query: &WalkQuery, proxy: &Proxy) -> Result<Option<u16>, String> {
     Ok(Some(port))
 }
 
-/// Whether the workload lets the request in.
+/// Evaluates whether the workload accepts the request.
 fn judged(
     context: &PushContext,
     stream: &OpenStream,
@@ -132,7 +132,8 @@ fn judged(
     explain_policy(context, proxy, &stream.network(), &asked)
 }
 
-/// What becomes of a connection to a router that can't be given what its chain needs: it sees no request.
+/// Applies missing Secrets of a router: without the Secret of its filter chain, the connection is
+/// closed before any request.
 fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
     let code = &codes::GATEWAY_CREDENTIAL;
     for CredentialFault { name, has_old, fact, .. } in faults {
@@ -151,7 +152,7 @@ fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
     }
 }
 
-/// What access policies make of a request that found its way.
+/// Applies the access policies to a request that was routed.
 fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
     let told = access.notes.iter();
     walk.notes.extend(told.map(|one| format!("{}: {}: {}", one.code, one.path, one.text)));
@@ -159,7 +160,7 @@ fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
     let verdict = if is_http { &access.http } else { &access.tcp };
     if verdict.verdict == "allow" {
         walk.notes.push(format!("access policies let it in: {}", verdict.by));
-        // What they will say nobody knows here.
+        // The decisions of providers are unknown here.
         let asked = verdict.asks.iter();
         walk.notes.extend(asked.map(|one| {
             format!(
@@ -174,7 +175,7 @@ fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
     walk.outcome = format!("access policies keep it out: {}", verdict.by);
 }
 
-/// What the proxy refused of what it was sent last: it goes by what it had before.
+/// Returns the responses that the proxy refused; it uses the previous ones.
 fn refusals(stream: &OpenStream) -> Vec<String> {
     let summary = stream.summary();
     let types = ["cds", "eds", "lds", "rds"].into_iter();
