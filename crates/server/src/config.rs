@@ -399,7 +399,7 @@ impl ServeArgs {
 }
 
 fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
-    let (alias, id) = text.split_once('=').ok_or("it is ALIAS=ID")?;
+    let (alias, id) = text.split_once('=').ok_or("expected ALIAS=ID")?;
     if alias.is_empty() {
         return Err("the alias is empty".into());
     }
@@ -409,10 +409,10 @@ fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
 }
 
 fn parse_member_dir(text: &str) -> Result<(ClusterId, PathBuf), String> {
-    let (id, directory) = text.split_once('=').ok_or("it is MEMBER=DIR")?;
+    let (id, directory) = text.split_once('=').ok_or("expected ID=DIR")?;
     let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
     match directory.is_empty() {
-        true => Err(format!("it names no folder for {id}")),
+        true => Err(format!("the directory for {id} is empty")),
         false => Ok((id, directory.into())),
     }
 }
@@ -423,7 +423,7 @@ fn parse_member(text: &str) -> Result<ClusterId, String> {
 
 fn parse_issuer(text: &str) -> Result<String, String> {
     match text.is_empty() {
-        true => Err("it is the iss of the tokens, which is not empty".into()),
+        true => Err("the issuer must not be empty".into()),
         false => Ok(text.to_owned()),
     }
 }
@@ -431,7 +431,7 @@ fn parse_issuer(text: &str) -> Result<String, String> {
 fn parse_key_uri(text: &str) -> Result<String, String> {
     match text.starts_with("https://") || text.starts_with("http://") {
         true => Ok(text.to_owned()),
-        false => Err("it is a URL that begins with https://".into()),
+        false => Err("expected a URL that begins with https:// or http://".into()),
     }
 }
 
@@ -444,7 +444,7 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = parse_duration(text)?;
     match (Duration::from_secs(60)..=LIFETIME_MAX).contains(&lifetime) {
         true => Ok(lifetime),
-        false => Err(format!("it is from 1m to {}", HumanDuration(LIFETIME_MAX))),
+        false => Err(format!("the lifetime must be from 1m to {}", HumanDuration(LIFETIME_MAX))),
     }
 }
 
@@ -452,14 +452,17 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
 fn parse_namespace(text: &str) -> Result<String, String> {
     match is_dns_label(text) {
         true => Ok(text.to_owned()),
-        false => Err("a namespace has at most 63 of a-z, 0-9 and '-', and no '-' at an end".into()),
+        false => Err(
+            "a namespace has at most 63 characters of a-z, 0-9 and '-', and no '-' at either end"
+                .into(),
+        ),
     }
 }
 
 fn parse_domain(text: &str) -> Result<String, String> {
     match text.len() <= 253 && text.split('.').all(is_dns_label) {
         true => Ok(text.to_owned()),
-        false => Err("it is no DNS name in lower case, such as cluster.local".into()),
+        false => Err("expected a DNS name in lower case, such as cluster.local".into()),
     }
 }
 
@@ -474,15 +477,17 @@ fn is_dns_label(text: &str) -> bool {
 fn parse_trust_domain(text: &str) -> Result<String, String> {
     match is_trust_domain(text) {
         true => Ok(text.to_owned()),
-        false => Err("a trust domain has at most 255 of a-z, 0-9, '.', '-' and '_'".into()),
+        false => {
+            Err("a trust domain has at most 255 characters of a-z, 0-9, '.', '-' and '_'".into())
+        }
     }
 }
 
 fn parse_connections(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("with none, no proxy could connect".into()),
+        Ok(0) => Err("with 0, no proxy could connect".into()),
         Ok(count) => Ok(count),
-        Err(_) => Err("it is a number from 1".into()),
+        Err(_) => Err("expected a number of at least 1".into()),
     }
 }
 
@@ -497,16 +502,16 @@ fn parse_log_level(text: &str) -> Result<String, String> {
     for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
         match one.rsplit_once('=') {
             None if is_level(one) => of_ours = true,
-            None => return Err(format!("{one:?} is no level; {FORM}")),
+            None => return Err(format!("{one:?} is not a level; {FORM}")),
             Some((_, level)) if !is_level(level) => {
-                return Err(format!("{level:?} is no level; {FORM}"));
+                return Err(format!("{level:?} is not a level; {FORM}"));
             }
             Some((target, _)) => of_ours |= target.starts_with("strait"),
         }
     }
     match of_ours {
         true => Ok(text.to_owned()),
-        false => Err(format!("nothing of it is about strait, which would log nothing; {FORM}")),
+        false => Err(format!("no directive matches strait, which would log nothing; {FORM}")),
     }
 }
 
@@ -514,7 +519,7 @@ fn parse_metadata(text: &str) -> Result<EndpointMetadata, String> {
     match text {
         "lean" => Ok(EndpointMetadata::Lean),
         "full" => Ok(EndpointMetadata::Full),
-        _ => Err("it is lean or full".into()),
+        _ => Err("expected lean or full".into()),
     }
 }
 
@@ -524,7 +529,7 @@ fn parse_mcs(text: &str) -> Result<Mcs, String> {
         "exports" => Ok(Mcs::Exports),
         "clusterset" => Ok(Mcs::Clusterset),
         "strict" => Ok(Mcs::Strict),
-        _ => Err("it is off, exports, clusterset or strict".into()),
+        _ => Err("expected off, exports, clusterset or strict".into()),
     }
 }
 

@@ -130,7 +130,9 @@ fn gateway_names(
                 resolver::run(dns.clone(), limits.clone(), wanted.clone(), resolved.clone())
             });
         }
-        Err(error) => warn!(%error, "no DNS: gateways named by host name can't be reached"),
+        Err(error) => {
+            warn!(%error, "no DNS configuration: gateways with host names are unreachable")
+        }
     }
     resolved_seen
 }

@@ -31,7 +31,7 @@ pub enum ServeError {
         source: ClusterIdError,
     },
     /// `--config-dir` is no directory.
-    #[error("--config-dir {}: {source}; create it, an empty one is fine", path.display())]
+    #[error("--config-dir {}: {source}; create it, it may be empty", path.display())]
     ConfigDir {
         /// The path.
         path: PathBuf,
@@ -50,7 +50,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// Another process uses the state directory.
-    #[error("state directory {}: {holder} uses it", path.display())]
+    #[error("state directory {} is in use by {holder}", path.display())]
     StateInUse {
         /// The path.
         path: PathBuf,
@@ -73,7 +73,7 @@ pub enum ServeError {
     Policy(#[from] PolicyError),
     /// The file of `--jwks-roots` can't be used.
     #[error(
-        "--jwks-roots {}: {source}; name a file of certificates in PEM, or leave the flag away",
+        "--jwks-roots {}: {source}; set a file of PEM certificates, or omit the flag",
         path.display()
     )]
     JwksRoots {

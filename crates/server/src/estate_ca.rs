@@ -42,14 +42,14 @@ pub(super) async fn follow(
         let found = match read(&current, &namespace, name).await {
             Ok(found) => found,
             Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
-                debug!(%error, name, "whether the estate has a CA can't be known");
+                debug!(%error, name, "cannot find out whether the Istio installation has a CA");
                 None
             }
             Err(error) => return Err(failed(&current, &namespace, name, &error)),
         };
         let Some(secret) = found else { continue };
         let (first, approved) = (authority(&namespace, name, &secret)?, approved(&secret));
-        info!(%namespace, name, "the CA is that of this Secret");
+        info!(%namespace, name, "using the CA in this Secret");
         let origin = origin(&namespace, name);
         let (held, seen) =
             watch::channel(Arc::new(FollowedAuthority { origin, held: Ok(first), approved }));
@@ -77,9 +77,9 @@ async fn keep(
                 let new = authority(&namespace, name, &secret);
                 (new.map_err(|error| error.to_string()), approved(&secret))
             }
-            Ok(None) => (Err(format!("{origin} is gone")), BTreeSet::new()),
+            Ok(None) => (Err(format!("{origin} was deleted")), BTreeSet::new()),
             Err(error) => {
-                debug!(%error, name, "the CA's Secret can't be read now");
+                debug!(%error, name, "reading the Secret of the CA failed");
                 continue;
             }
         };

@@ -198,7 +198,7 @@ async fn held_by_all(
         Err(_) => Err("it was not read".to_owned()),
     };
     read.unwrap_or_else(|fact| {
-        warn!(fact, "what other replicas hold can't be known yet");
+        warn!(fact, "the hold of other replicas is unknown for now");
         None
     })
 }
@@ -265,7 +265,7 @@ impl Feed {
         while self.from.context.borrow_and_update().is_none() {
             self.pass_on_one(deadline).await?;
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                warn!("gateway names are not all resolved in time; going on without");
+                warn!("resolving gateway names timed out; continuing without some of them");
                 self.send(MeshEvent::CompleteWithoutNames).await?;
                 deadline = None;
             }
@@ -404,7 +404,7 @@ impl Feed {
                 self.objects().await
             }
             Err(refusal) => {
-                warn!(%refusal, "what is held stays as it was");
+                warn!(%refusal, "hold request refused; the active hold is unchanged");
                 Ok(())
             }
         };
@@ -425,7 +425,7 @@ impl Feed {
                 return Ok(());
             }
             HoldChange::Release if self.let_out().await? => {
-                info!("what objects say is let out in the place of what was held");
+                info!("hold released; rolling out the changes that waited for it");
                 return Ok(());
             }
             HoldChange::Release if self.in_force.is_rolling_out() => {
@@ -452,9 +452,9 @@ impl Feed {
         match change {
             HoldChange::Hold(hold) => {
                 let id = hold.configuration.id();
-                info!(%id, by = hold.by, reason = hold.reason, "the configuration is held");
+                info!(%id, by = hold.by, reason = hold.reason, "configuration held");
             }
-            _ => info!("the configuration is released"),
+            _ => info!("configuration released"),
         }
         Ok(())
     }
@@ -530,7 +530,7 @@ impl Feed {
         let problems: BTreeSet<String> = self.access_problems().collect();
         for problem in problems.difference(&before) {
             let code = &codes::ACCESS_UNREADABLE;
-            warn!(%problem, %code, next = code.next, "access policy not used as it is");
+            warn!(%problem, %code, next = code.next, "access policy has faults and is not fully applied");
         }
         if problems != before {
             let problems = problems.into_iter().collect::<Vec<_>>();
@@ -620,7 +620,7 @@ impl Feed {
         let new = problems.iter().filter(|problem| before.binary_search(problem).is_err());
         for (_, problem) in first_of_each(new.map(|problem| (&problem.object, problem))) {
             let code = &codes::ENTRY;
-            warn!(%problem, %code, next = code.next, "configuration not used as it is");
+            warn!(%problem, %code, next = code.next, "entry has faults and is not fully applied");
         }
         if before != problems {
             self.to.faulty.send_replace(problems.len());
@@ -639,7 +639,7 @@ impl Feed {
         let news = self.in_force.stored_traffic_mut().take_news();
         for (key, reason) in first_of_each(news.into_iter()) {
             let next = reason.code.next;
-            warn!(object = %key, %reason, next, "traffic configuration not followed as it is");
+            warn!(object = %key, %reason, next, "traffic object has faults and is not fully applied");
         }
         self.outbox.extend(update.map(MeshEvent::Traffic));
     }
@@ -671,7 +671,7 @@ async fn tell_unread(
             Some(fact) => {
                 let code = &codes::CONFIG_CLUSTER_UNREAD;
                 format!(
-                    "{UNREAD}: {code}: {fact}; no proxy is answered until then, those that run keep what they have. {}",
+                    "{UNREAD}: {code}: {fact}; no proxy receives a response until then, and running proxies keep their configuration. {}",
                     code.next
                 )
             }

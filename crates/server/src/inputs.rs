@@ -287,7 +287,7 @@ fn gateway_secrets(
             if let Err(error) = durable::remove(&file)
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                warn!(path = %file.display(), %error, "stored secrets of gateways can't be removed");
+                warn!(path = %file.display(), %error, "removing the stored gateway secrets failed");
             }
             credentials
         }
@@ -442,7 +442,7 @@ async fn last_known_good(
     match read.await {
         Ok((store, restored)) => (Some(store), restored),
         Err(error) => {
-            warn!(%error, "last-known-good state can't be read; going on without");
+            warn!(%error, "reading the last-known-good state failed; starting without it");
             (None, strait_lkg::RestoredState::default())
         }
     }

@@ -114,17 +114,20 @@ impl Bound {
             }
         };
         if tokio::time::timeout(DRAIN, gone).await.is_err() {
-            warn!(streams = self.streams.len(), "streams were still open when the time was up");
+            warn!(
+                streams = self.streams.len(),
+                "closing streams that did not end before the deadline"
+            );
         }
         if let Some(mut saved) = self.saved
             && tokio::time::timeout(SAVE, saved.wait_for(|saved| *saved)).await.is_err()
         {
-            warn!("the last state was not written in time; the one before it is on disk");
+            warn!("writing the last state timed out; the previous state is still on disk");
         }
         // The writer logs a failure itself.
         let _ = tokio::time::timeout(SAVE, self.given_up.wait_for(|given_up| *given_up)).await;
         if tokio::time::timeout(SAVE, self.written.recv()).await.is_err() {
-            warn!("the timeline or the history was not written to its end in time");
+            warn!("writing the timeline or the history timed out");
         }
         self.tasks.shut_down(Duration::from_secs(5)).await;
     }
@@ -405,12 +408,10 @@ fn member_authorities(
     for (member, directory) in &args.ca_member_dir {
         let refused = |fact| Err(ServeError::MemberAuthority { member: member.clone(), fact });
         if !has_authority {
-            return refused(
-                "there is no CA of the mesh below whose roots it could be; give that by --ca-dir",
-            );
+            return refused("the mesh has no CA with whose roots it could share; set --ca-dir");
         }
         if members.insert(member.clone(), directory.clone()).is_some() {
-            return refused("it is named twice; name one folder for each member");
+            return refused("the member is named twice; set one directory per member");
         }
     }
     Ok(members)

@@ -90,11 +90,11 @@ async fn follow(
         if let Some(set) = set.filter(|set| last.as_ref() != Some(set)) {
             match IssuerKeys::parse(issuer, set.as_bytes()) {
                 Ok(new) => {
-                    info!(%place, "the keys of --token-issuer are known");
+                    info!(%place, "fetched the keys of --token-issuer");
                     drop(keys.send_replace(Ok(Arc::new(new))));
                 }
                 Err(error) => {
-                    warn!(%place, %error, "the keys of --token-issuer can't be used");
+                    warn!(%place, %error, "the keys of --token-issuer are invalid");
                     unknown(error.to_string());
                 }
             }

@@ -45,10 +45,7 @@ fn look(memory: &MemoryLimit, connections: &Connections) {
         let code = codes::MEMORY_SHORT.id;
         match now {
             Pressure::Low => info!(used, limit, "memory is no longer short"),
-            _ => warn!(
-                code,
-                used, limit, "memory is short; proxies that have nothing yet are told to wait"
-            ),
+            _ => warn!(code, used, limit, "memory is short; new proxies are asked to retry later"),
         }
     }
     if now == Pressure::High
@@ -63,7 +60,7 @@ fn look(memory: &MemoryLimit, connections: &Connections) {
             names = usage.names,
             made_up = usage.made_up,
             bytes = usage.taken,
-            "memory is nearly all taken; the streams of the identity that takes most are ended"
+            "memory is almost exhausted; ending the streams of the costliest identity"
         );
     }
 }

@@ -134,7 +134,7 @@ impl RolloutRun {
             let noted = tokio::task::spawn_blocking(move || files.note(&cohort)).await;
             let noted = noted.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             if let Err(error) = noted {
-                warn!(%error, "how far a roll-out is can't be noted: a restart begins it anew");
+                warn!(%error, "writing the progress of the rollout failed; a restart will begin it again");
             }
         }
         if !self.heads.give(cohort.clone(), &self.head) {
@@ -159,11 +159,11 @@ impl RolloutRun {
             configuration = id,
             percent,
             streams = count,
-            "a change is given to a share of proxies"
+            "a rollout step sends the change to more proxies"
         );
         let version = self.settled.borrow().as_ref().map_or(0, |context| context.version);
         let cause = Cause::named(ClusterId::default(), "Rollout", id);
-        let words = format!("{percent}% of proxies are given the next configuration");
+        let words = format!("{percent}% of proxies receive the next configuration");
         self.timeline.enter(version, cause.into(), words, delivery, begun);
         Some(())
     }
@@ -246,7 +246,7 @@ pub(super) fn digits(rollout: &RunningRollout) -> String {
 pub(super) fn tell_stopped(rollout: &RunningRollout, reason: &str) {
     let code = &codes::ROLLOUT_STOPPED;
     let (id, percent) = (digits(rollout), rollout.percent());
-    warn!(configuration = id, percent, reason, %code, next = code.next, "a roll-out is stopped, and its share taken back");
+    warn!(configuration = id, percent, reason, %code, next = code.next, "rollout stopped; its proxies return to the previous configuration");
 }
 
 #[cfg(test)]

@@ -71,11 +71,11 @@ impl RootStore {
                 Ok(Ok(records)) => own = records,
                 Ok(Err(error)) => {
                     let (code, path) = (&codes::STATE_DAMAGED, file.display());
-                    warn!(%code, %path, %error, "what was issued before is not known");
+                    warn!(%code, %path, %error, "the records of issued certificates are damaged and are ignored");
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    warn!(path = %file.display(), %error, "what was issued before can't be read");
+                    warn!(path = %file.display(), %error, "reading the records of issued certificates failed");
                 }
             }
         }
@@ -83,7 +83,7 @@ impl RootStore {
             Ok(Ok(Some((stored, _)))) => shared = stored.records,
             Ok(Ok(None)) => {}
             Ok(Err(fact)) => self.complain(&fact),
-            Err(_) => self.complain("the config cluster does not answer"),
+            Err(_) => self.complain("the config cluster does not respond"),
         }
         (own, shared)
     }
@@ -133,7 +133,7 @@ impl RootStore {
         let text = serde_json::to_vec_pretty(records).unwrap_or_default();
         if let Err(error) = durable::replace(file, &text, 0o600) {
             let (code, path) = (&codes::UNWRITABLE, file.display());
-            warn!(%code, %path, %error, "what is issued is not remembered. {}", code.next);
+            warn!(%code, %path, %error, "writing the records of issued certificates failed. {}", code.next);
         }
     }
 
@@ -176,7 +176,7 @@ impl RootStore {
             None => (StoredRoots::default(), None),
         };
         if !ledger.is_of_same_ca(&stored.records) {
-            return Err(self.fault(&"it is of a control plane with another CA"));
+            return Err(self.fault(&"it belongs to a control plane with another CA"));
         }
         ledger.merge(&stored.records);
         let mut wanted =

@@ -34,7 +34,7 @@ impl RootWitness for LateWitness {
     fn lacks(&self, bundle: &RootBundle, record: &RootRecord, now: SystemTime) -> Vec<RootLack> {
         match self.0.get() {
             Some(witness) => witness.lacks(bundle, record, now),
-            None => vec![lack("this control plane", "it is about to start")],
+            None => vec![lack("this control plane", "it is starting")],
         }
     }
 }
@@ -82,7 +82,7 @@ impl ReplicaReports {
                 None if report.given.as_ref().is_none_or(gives) => None,
                 // The replica may read its files later than this one, or may just have received the
                 // root.
-                None => Some(seen(&who, "it has not said yet that it gives it to its proxies")),
+                None => Some(seen(&who, "it has not reported yet that it sends it to its proxies")),
             }
         };
         reports.iter().filter_map(of).collect()
@@ -102,11 +102,12 @@ impl MeshWitness {
         if !self.readiness.borrow().ready {
             lacks.push(lack("this control plane", "it is not ready yet"));
         } else if age(self.started) < RETURN {
-            let fact = "it has run for less than a minute, and proxies may not be back yet";
+            let fact =
+                "it started less than a minute ago, and proxies may not have reconnected yet";
             lacks.push(lack("this control plane", fact));
         }
         if age(record.since()) < SETTLE {
-            lacks.push(lack("everybody", "they were given it less than 10 s ago"));
+            lacks.push(lack("all proxies", "they received it less than 10 s ago"));
         }
         lacks.extend(self.statuses.borrow().iter().filter_map(of_cluster));
         lacks.extend(self.of_proxies(bundle, record, now));
@@ -139,13 +140,13 @@ impl MeshWitness {
             lacking.push(proxy.workload.to_string());
         }
         let by_next = format!(
-            "they have it by their next certificate; all older ones have ended at {}",
+            "they receive it with their next certificate; all older certificates expire by {}",
             strait_base::time::rfc3339(record.older_end())
         );
         [
-            (silent, true, "agents", "they were sent it and have not acknowledged it"),
-            (waiting, false, "agents that don't ask for roots", &*by_next),
-            (plain, false, "Envoys with a bundle of their own", "only you know what is in it"),
+            (silent, true, "agents", "they received it and have not acknowledged it"),
+            (waiting, false, "agents that don't request roots", &*by_next),
+            (plain, false, "Envoys with a separate trust bundle", "only you know its content"),
         ]
         .into_iter()
         .filter(|(of, ..)| !of.is_empty())
@@ -182,10 +183,10 @@ fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
     }
     let who = format!("cluster {}", status.id);
     let Some(roots) = &status.roots else {
-        return Some(lack(&who, "what its namespaces have is not known yet"));
+        return Some(lack(&who, "the roots in its namespaces are not known yet"));
     };
     if let Some(denied) = &roots.denied {
-        let fact = format!("roots may not be written or read there: {denied}");
+        let fact = format!("reading or writing roots there is not permitted: {denied}");
         return Some(lack(&who, &fact));
     }
     let (missing, of) = (roots.namespaces - roots.current.min(roots.namespaces), roots.namespaces);
@@ -196,7 +197,7 @@ fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
         0 => format!("{missing} of its {of} namespaces don't have it yet"),
         foreign if foreign >= missing => {
             format!(
-                "{foreign} of its {of} namespaces have another writer's roots, and only you know what its pods believe"
+                "{foreign} of its {of} namespaces have another writer's roots, and only you know what its pods trust"
             )
         }
         foreign => format!(
@@ -233,7 +234,7 @@ mod tests {
         };
         let both: BTreeSet<_> = all.iter().chain([&new]).cloned().collect();
         for (report, expected) in [
-            (report(Some(all.clone()), None), Some("not said yet that it gives it")),
+            (report(Some(all.clone()), None), Some("not reported yet that it sends it")),
             (report(Some(both.clone()), Some("1 agents (web.shop): no answer")), Some("1 agents")),
             (report(Some(both), None), None),
             // Older versions report only while a root waits, and do not list the roots that they

@@ -58,7 +58,7 @@ pub(super) struct FoundHold {
 
 /// Returns the content of one of these Secrets.
 fn content(secret: &KubeSecret) -> Result<Vec<u8>, String> {
-    let decoded = secret.part(KEY).ok_or_else(|| format!("it has no key {KEY}"))?;
+    let decoded = secret.part(KEY).ok_or_else(|| format!("key {KEY} is missing"))?;
     decoded.map_err(|error| error.to_string())
 }
 
@@ -166,7 +166,7 @@ impl SharedHoldStore {
             Ok::<_, String>(Some(FoundHold { changed: shared.changed, held }))
         };
         let read = timeout(wait, read).await;
-        read.unwrap_or_else(|_| Err(format!("no answer within {wait:?}")))
+        read.unwrap_or_else(|_| Err(format!("no response within {wait:?}")))
     }
 }
 
@@ -311,7 +311,7 @@ impl HoldFollower {
                 let before = stored.map_or(0, |stored| stored.changed.saturating_add(1));
                 let changed = milliseconds((self.now)()).max(own.at).max(before);
                 let told = self.store.write(changed, own.hold.as_ref(), read.as_ref()).await?;
-                info!(held = own.hold.is_some(), "the other replicas are told what is held");
+                info!(held = own.hold.is_some(), "sent the hold state to the other replicas");
                 Some(told)
             }
         };
@@ -328,9 +328,9 @@ impl HoldFollower {
                 HoldChange::Hold(Arc::new(self.store.content(mark, *parts).await?))
             }
         };
-        info!(held = shared.held.is_some(), "another replica was told what to hold");
+        info!(held = shared.held.is_some(), "adopting the hold state of another replica");
         let (answer, answered) = oneshot::channel();
-        let ends = "the process is about to end";
+        let ends = "the process is shutting down";
         self.holds.send(HoldRequest { change, answer }).await.map_err(|_| ends.to_owned())?;
         let done = answered.await.map_err(|_| ends.to_owned())?;
         done.map_err(|refusal| refusal.to_string())

@@ -149,7 +149,7 @@ impl ConfigOrigin {
             (None, Some(secret)) => load_or_create(&secret, now).await?,
             (None, None) => {
                 warn!(
-                    "the built-in CA lives as long as this process: proxies must be given new certificates after a restart; pass --state-dir or --ca-dir to keep it"
+                    "the built-in CA is lost when this process ends, and all proxies need new certificates then; set --state-dir or --ca-dir to keep it"
                 );
                 AuthorityPem::generate(now)?
             }

@@ -38,7 +38,7 @@ impl StateDir {
             return Self::hold(usual).map(Some);
         }
         warn!(
-            "no state directory: {USUAL} can't be written and --state-dir is not given; nothing outlives this process on its own disk"
+            "no state directory: {USUAL} is not writable and --state-dir is not set; no state on disk survives this process"
         );
         Ok(None)
     }
@@ -128,7 +128,7 @@ pub(super) async fn tell(
                 Some(fact) => {
                     let code = &codes::UNWRITABLE;
                     let warning = format!(
-                        "{code}: {}: {fact}; a restart would find the state from before",
+                        "{code}: {}: {fact}; a restart would restore an older state",
                         path.display()
                     );
                     let facts = SourceFacts::starting("state", path.display().to_string());

@@ -40,7 +40,7 @@ pub(super) async fn explained(
     query: Result<Query<PolicyQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| {
-        bad("an explanation is asked for by ?proxy=PROXY[&from=NS/SA][&path=P][&method=M][&host=H][&port=N]")
+        bad("expected ?proxy=PROXY[&from=NS/SA][&path=P][&method=M][&host=H][&port=N]")
     })?;
     current(&sources)?;
     let connection = connected(&sources, &query.proxy)?;
@@ -65,8 +65,7 @@ pub(super) async fn objects(
     State(sources): SourcesState,
     query: Result<Query<ObjectQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query
-        .map_err(|_| bad("objects are asked for by ?kind=K&namespace=N&name=M, or any of these"))?;
+    let Query(query) = query.map_err(|_| bad("expected any of ?kind=K&namespace=N&name=M"))?;
     let context = current(&sources)?;
     let streams = sources.connections.list();
     let streams = newest(&streams);
@@ -125,8 +124,7 @@ pub(super) async fn reach(
     State(sources): SourcesState,
     query: Result<Query<ObjectQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) =
-        query.map_err(|_| bad("a policy is asked for by ?kind=K&namespace=N&name=M"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?kind=K&namespace=N&name=M of a policy"))?;
     // Read before the streams, so that their acknowledgements are at least this recent.
     let context = current(&sources)?;
     let streams = sources.connections.list();
@@ -244,7 +242,7 @@ mod tests {
         assert!(found().is_empty(), "nothing has changed");
         let _settled = enter("", "");
         let _of_another = enter("pay", "mode");
-        assert!(found().is_empty(), "that is nothing of its own");
+        assert!(found().is_empty(), "the policy itself has not changed");
         let first = enter("shop", "mode");
         let waits = first.receipt();
         assert_eq!(found(), [[3, 1, 0, 1].map(Some)]);
@@ -256,6 +254,10 @@ mod tests {
         let client = step.receipt();
         assert_eq!(found(), [[4, 2, 1, 1].map(Some), [6, 1, 0, 1].map(Some)]);
         drop((waits, late, client));
-        assert_eq!(found(), [[4, 2, 1, 0].map(Some), [6, 1, 0, 0].map(Some)], "they are gone");
+        assert_eq!(
+            found(),
+            [[4, 2, 1, 0].map(Some), [6, 1, 0, 0].map(Some)],
+            "the proxies have disconnected"
+        );
     }
 }

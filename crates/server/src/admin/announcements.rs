@@ -116,6 +116,6 @@ mod tests {
         assert_eq!(next().await, "event: change\ndata: {\"version\":7}\n\n");
         assert_eq!(next().await, "event: alive\ndata: {}\n\n", "nothing has changed");
         drop(told);
-        assert_eq!(places.available_permits(), 1, "who goes makes room");
+        assert_eq!(places.available_permits(), 1, "a closed stream releases its permit");
     }
 }

@@ -49,7 +49,9 @@ pub(super) fn answer(
             let last = *timeline.last().borrow();
             let text = match seq > last {
                 true => format!("there is no change {seq} yet; the last one is {last}"),
-                false => format!("change {seq} is not kept any more; those from {oldest} on are"),
+                false => format!(
+                    "change {seq} is no longer stored; the oldest stored change is {oldest}"
+                ),
             };
             AdminFailure(StatusCode::NOT_FOUND, text)
         })?;

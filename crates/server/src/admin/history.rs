@@ -37,7 +37,7 @@ pub(super) fn records(
         return Ok(pretty(StatusCode::OK, &rows));
     };
     let record = history.record(version).ok_or_else(|| {
-        let text = format!("there is no record of version {version}; versions that follow each other within a second are one record");
+        let text = format!("there is no record of version {version}; versions published within one second share a record");
         AdminFailure(StatusCode::NOT_FOUND, text)
     })?;
     let mut whole = row(&record, &kept);
@@ -53,20 +53,22 @@ pub(super) struct DiffQuery {
 
 /// Returns the differences between a past moment and now.
 pub(super) fn difference(history: &History, query: &DiffQuery) -> AdminResult {
-    let moment = query.at.as_deref().and_then(moment).ok_or_else(|| {
-        bad("a difference is asked for by ?at=VERSION, or by ?at=TIME in the form of RFC 3339")
-    })?;
+    let moment =
+        query.at.as_deref().and_then(moment).ok_or_else(|| {
+            bad("expected ?at=VERSION or ?at=TIME with a time in RFC 3339 format")
+        })?;
     let now = SystemTime::now();
     if let PastMoment::Time(time) = moment
         && time > now + CLOCKS_APART
     {
-        let text = format!("{} is to come; here it is {}", rfc3339(time), rfc3339(now));
+        let text =
+            format!("{} is in the future; the server's time is {}", rfc3339(time), rfc3339(now));
         return Err(AdminFailure(StatusCode::NOT_FOUND, text));
     }
     let found = history.since(moment).map_err(|unknown| {
         let after = match &unknown {
             UnknownMoment::Earlier { at, .. } | UnknownMoment::Gap { at, .. } => {
-                format!("; times from {} on can be asked for", rfc3339(*at))
+                format!("; the earliest possible time is {}", rfc3339(*at))
             }
             _ => String::new(),
         };

@@ -132,7 +132,7 @@ fn question(body: Result<Bytes, BytesRejection>) -> Result<HoldQuestion, AdminFa
 pub(super) fn check_texts(by: &str, reason: &str) -> Result<(), AdminFailure> {
     for (name, text) in [("by", by), ("reason", reason)] {
         if text.chars().count() > TEXT_MAX || text.chars().any(char::is_control) {
-            let fact = "has control characters, or more than";
+            let fact = "has control characters or more than";
             return Err(bad(&format!("{name} {fact} {TEXT_MAX} characters")));
         }
     }
@@ -235,7 +235,7 @@ pub(super) async fn hold(
 ) -> AdminResult {
     let asked = question(body)?;
     if asked.release {
-        return Err(bad("a release is asked for by POST /api/release"));
+        return Err(bad("use POST /api/release to release a hold"));
     }
     let hold = ConfigurationHold {
         configuration: wanted(&sources, &asked)?,
@@ -269,7 +269,7 @@ async fn change(sources: &Sources, change: HoldChange) -> AdminResult {
 pub(super) async fn ask(sources: &Sources, change: HoldChange) -> Result<(), AdminFailure> {
     let (answer_to, answered) = oneshot::channel();
     let ends = || {
-        let text = "the process is about to end; ask the next one";
+        let text = "the process is shutting down; send the request to the next one";
         AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into())
     };
     let request = HoldRequest { change, answer: answer_to };
@@ -304,5 +304,5 @@ fn nothing_held() -> AdminFailure {
 }
 
 fn unreadable(fact: &str) -> AdminFailure {
-    AdminFailure(StatusCode::CONFLICT, format!("it can't be held: {fact}"))
+    AdminFailure(StatusCode::CONFLICT, format!("the configuration can't be held: {fact}"))
 }

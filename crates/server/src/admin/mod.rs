@@ -232,7 +232,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push}".into(),
+        "unknown path; available are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push}".into(),
     )
 }
 
@@ -246,7 +246,7 @@ fn alive(stuck: &[SilentLoop], busy: &[SilentLoop]) -> (StatusCode, String) {
     let line = |one: &SilentLoop, next: &str| format!("{one}; {next}\n");
     if stuck.is_empty() {
         // A restart would read the same input again.
-        let lines = busy.iter().map(|one| line(one, "it is busy, a restart does not help"));
+        let lines = busy.iter().map(|one| line(one, "it is busy, and a restart does not help"));
         return (StatusCode::OK, "ok\n".to_owned() + &lines.collect::<String>());
     }
     let next = "restart the process; proxies keep their configuration";
@@ -292,7 +292,9 @@ async fn metrics(State(sources): SourcesState, headers: HeaderMap) -> AdminResul
     let text = sources
         .metrics
         .render(context.as_deref(), &clusters, &withheld, *sources.figures.borrow())
-        .map_err(|_| AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, "metrics: no text".into()))?;
+        .map_err(|_| {
+            AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, "rendering metrics failed".into())
+        })?;
     let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|it| it.to_str().ok());
     if accepted.any(metrics::is_asked_for) {
         let text = sources.metrics.in_open_metrics(&text);
@@ -349,8 +351,7 @@ async fn services(
     State(sources): SourcesState,
     query: Result<Query<ServicesQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) =
-        query.map_err(|_| bad("services are asked for by ?hostname=HOST, or none"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?hostname=HOST or no query"))?;
     let context = current(&sources)?;
     let hostname = query.hostname.map(|name| {
         find_service(&context, &name).map_or(name, |service| service.hostname().to_string())
@@ -367,7 +368,7 @@ async fn endpoints(
     State(sources): SourcesState,
     query: Result<Query<EndpointsQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| bad("endpoints are asked for by ?hostname=HOST"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?hostname=HOST"))?;
     let context = current(&sources)?;
     let service = find_service(&context, &query.hostname)
         .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
@@ -398,9 +399,7 @@ async fn addresses(
     State(sources): SourcesState,
     query: Result<Query<AddressesQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| {
-        bad("addresses are asked for by ?network=NETWORK&address=A,A, or any of these")
-    })?;
+    let Query(query) = query.map_err(|_| bad("expected any of ?network=NETWORK&address=A,A"))?;
     let context = current(&sources)?;
     let asked = query.address.split(',').filter(|text| !text.is_empty()).map(str::parse);
     let asked = asked.collect::<Result<BTreeSet<IpAddr>, _>>();
@@ -423,7 +422,7 @@ async fn config_dump(
     State(sources): SourcesState,
     query: Result<Query<ProxyQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| bad("a configuration is asked for by ?proxy=PROXY"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?proxy=PROXY"))?;
     let connection = connected(&sources, &query.proxy)?;
     // Before the first version, only the sent resources are known.
     let served = served_to(&sources, connection.proxy()).ok();
@@ -456,9 +455,8 @@ async fn explained(
     State(sources): SourcesState,
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| {
-        bad("an explanation is asked for by ?proxy=PROXY&hostname=HOST[&port=N][&address=A]")
-    })?;
+    let Query(query) =
+        query.map_err(|_| bad("expected ?proxy=PROXY&hostname=HOST[&port=N][&address=A]"))?;
     current(&sources)?;
     let connection = connected(&sources, &query.proxy)?;
     let (context, _) = served_to(&sources, connection.proxy())?;
@@ -472,7 +470,7 @@ async fn explained(
     // Endpoints without IP addresses may be requested by name.
     let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
     if explanation.endpoints.is_empty() && address.is_some_and(|text| !is_address(text)) {
-        let text = format!("address={} is no IP address", address.unwrap_or_default());
+        let text = format!("address={} is not an IP address", address.unwrap_or_default());
         return Err(AdminFailure(StatusCode::BAD_REQUEST, text));
     }
     Ok(pretty(StatusCode::OK, &explanation))
@@ -547,9 +545,7 @@ async fn changes(
     query: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| {
-        bad("changes are asked for by ?since=NUMBER, one by ?seq=NUMBER, or all by none")
-    })?;
+    let Query(query) = query.map_err(|_| bad("expected ?since=NUMBER, ?seq=NUMBER or no query"))?;
     events::answer(&sources.timeline, &query, &headers)
 }
 
@@ -558,8 +554,7 @@ async fn recorded(
     State(sources): SourcesState,
     query: Result<Query<HistoryQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) =
-        query.map_err(|_| bad("a record is asked for by ?version=NUMBER, all by none"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?version=NUMBER or no query"))?;
     history::records(&sources.history, &sources.kept, &query)
 }
 
@@ -568,8 +563,7 @@ async fn otherwise(
     State(sources): SourcesState,
     query: Result<Query<DiffQuery>, QueryRejection>,
 ) -> AdminResult {
-    let Query(query) =
-        query.map_err(|_| bad("a difference is asked for by ?at=VERSION or ?at=TIME"))?;
+    let Query(query) = query.map_err(|_| bad("expected ?at=VERSION or ?at=TIME"))?;
     history::difference(&sources.history, &query)
 }
 

@@ -95,7 +95,10 @@ impl BrowserAccess {
     /// Creates a login code for a browser: for `strait ui`, which has presented the token.
     pub(super) fn code(&self) -> AdminResult {
         let code = self.sessions.code(Instant::now()).ok_or_else(|| {
-            AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, "no randomness for a code".into())
+            AdminFailure(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the system provides no randomness for a code".into(),
+            )
         })?;
         Ok(pretty(StatusCode::OK, &json!({ "code": code, "expiresSeconds": CODE_LASTS.as_secs() })))
     }
@@ -103,7 +106,7 @@ impl BrowserAccess {
     /// Streams an event whenever data that pages show has changed. Pages then request the data.
     pub(super) fn changes(&self, announcements: &Announcements) -> AdminResult {
         let place = Arc::clone(&self.subscribers).try_acquire_owned().map_err(|_| {
-            let text = "enough pages wait for changes already; ask now and then instead";
+            let text = "too many pages wait for changes; poll instead";
             AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into())
         })?;
         Ok(announcements.stream(place))
@@ -187,7 +190,7 @@ async fn named(
     if browsers.is_named(request.headers()) {
         return next.run(request).await;
     }
-    let text = "the page is served by an IP address or as localhost; for a name of its own, start 'strait serve' with --admin-host NAME";
+    let text = "the page is served for IP addresses and localhost only; to allow a name, start 'strait serve' with --admin-host NAME";
     AdminFailure(StatusCode::MISDIRECTED_REQUEST, text.into()).into_response()
 }
 
@@ -201,7 +204,7 @@ async fn file(Path(name): Path<String>, headers: HeaderMap) -> Response {
 
 fn serve(name: &str, headers: &HeaderMap) -> Response {
     let Some(file) = FILES.iter().find(|file| file.name == name) else {
-        let text = "no such file of the page; it starts at /";
+        let text = "the page has no such file; it starts at /";
         return AdminFailure(StatusCode::NOT_FOUND, text.into()).into_response();
     };
     let tag = format!("\"{:032x}\"", xxh3_128(file.bytes));

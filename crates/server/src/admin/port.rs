@@ -187,13 +187,15 @@ pub(super) async fn serve(
         // Dropped when the thread ends, also after a panic.
         let _running = running;
         if let Err(error) = serve_here(listener, router, admin_connections, descriptors, &tasks) {
-            warn!(%error, "the admin port can't be served");
+            warn!(%error, "serving the admin port failed");
         }
     };
     match std::thread::Builder::new().name("admin".into()).spawn(serving) {
         // Waits until the thread drops the sender.
         Ok(_thread) => drop(ended.await),
-        Err(error) => warn!(%error, "no thread for the admin port: it is not served"),
+        Err(error) => {
+            warn!(%error, "starting the thread of the admin port failed; the port is not served")
+        }
     }
 }
 
@@ -278,7 +280,7 @@ async fn converse(
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection to the admin port broke off");
+        debug!(%error, "a connection to the admin port ended with an error");
     }
 }
 
@@ -310,7 +312,7 @@ pub(super) async fn aside(
     let is_heavy = HEAVY_PATHS.contains(&request.uri().path());
     let turns = if is_heavy { workers.heavy } else { workers.long };
     let Ok(permit) = tokio::time::timeout(TURN_LIMIT, turns.acquire_owned()).await else {
-        let text = "other answers are being worked out, and take long: ask again in a moment";
+        let text = "other slow requests are in progress; retry in a moment";
         let failure = AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into());
         return Ok(failure.into_response());
     };
@@ -320,7 +322,7 @@ pub(super) async fn aside(
         runtime.block_on(next.run(request))
     });
     Ok(answer.await.unwrap_or_else(|_| {
-        let text = "working out this answer failed; the log says where";
+        let text = "computing the response failed; see the log";
         AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, text.into()).into_response()
     }))
 }

@@ -78,12 +78,12 @@ pub(super) async fn foreseen(
     body: Result<Bytes, BytesRejection>,
 ) -> AdminResult {
     let Query(query) =
-        query.map_err(|_| bad("a difference is asked for by ?proxy=P&fields=true, or none"))?;
+        query.map_err(|_| bad("expected ?proxy=P, ?fields=true, both, or no query"))?;
     let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
     let tried: TriedObjects = serde_json::from_slice(&body)
         .map_err(|error| bad(&format!("expected {{\"objects\":[…],\"remove\":[…]}}: {error}")))?;
     if tried.objects.len() + tried.remove.len() > OBJECTS_MAX {
-        return Err(bad(&format!("more than {OBJECTS_MAX} objects; ask in parts")));
+        return Err(bad(&format!("more than {OBJECTS_MAX} objects; split the request")));
     }
     let context = current(&sources)?;
     let reports = Arc::clone(&sources.reports.borrow());
@@ -134,7 +134,7 @@ fn edited(
     let mut rows = Vec::new();
     for (at, object) in tried.objects.into_iter().enumerate() {
         let key = ObjectKey::of(&object).ok_or_else(|| {
-            bad(&format!("objects[{at}] lacks an apiVersion, a kind or a name; give all three"))
+            bad(&format!("objects[{at}] lacks an apiVersion, a kind or a name; set all three"))
         })?;
         let is_same = |old: &ObjectJson| {
             let old = &old.to_value();
@@ -161,7 +161,7 @@ fn edited(
         };
         let key = stored.iter().map(|(key, _)| key).find(is_it).cloned();
         let Some(key) = key else {
-            let text = format!("there is no {kind} {namespace}/{name} that could go");
+            let text = format!("there is no {kind} {namespace}/{name} to remove");
             return Err(AdminFailure(StatusCode::NOT_FOUND, text));
         };
         let action = if is_tried(&key) { "removed" } else { "left" };
@@ -319,7 +319,7 @@ fn known(
         && !name.starts_with('-')
         && !name.ends_with('-');
     if !is_label {
-        return Err(bad(&format!("{name:?} can't be the name of a namespace")));
+        return Err(bad(&format!("{name:?} is not a valid name of a namespace")));
     }
     let of_services = context.services.values().map(|service| service.primary.namespace.as_str());
     let of_private = context.private.values().flat_map(|of| of.keys().map(Namespace::as_str));
@@ -339,7 +339,7 @@ fn known(
         first.push("…");
     }
     let those = if first.is_empty() { "none".to_owned() } else { first.join(", ") };
-    let text = format!("nothing is known of namespace {name}; known are {those}");
+    let text = format!("namespace {name} is unknown; known namespaces: {those}");
     Err(AdminFailure(StatusCode::NOT_FOUND, text))
 }
 

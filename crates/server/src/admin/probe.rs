@@ -45,7 +45,7 @@ pub(super) async fn identity(
         .map_err(|error| bad(&format!("expected {{\"csr\": a request in PEM}}: {error}")))?;
     let authority = sources.metrics.identity.borrow().authority.clone();
     let authority = authority.ok_or_else(|| {
-        let text = "this control plane has no CA (--ca none, or certificates by --tls-cert), so it can give no identity to ask with: name one of the mesh by --identity";
+        let text = "this control plane has no CA (--ca none, or certificates from --tls-cert) and can't issue an identity; set --identity to one of the mesh";
         AdminFailure(StatusCode::CONFLICT, text.into())
     })?;
     let context = current(&sources)?;
@@ -63,7 +63,7 @@ pub(super) async fn identity(
         Err(error @ IdentityError::Request(_)) => return Err(bad(&error.to_string())),
         Err(error) => return Err(fault(error.to_string())),
     };
-    info!(%peer, "certificate issued to a holder of the admin token, to send requests with");
+    info!(%peer, "issued a probe certificate to a holder of the admin token");
     let answer = json!({
         "identity": peer.to_string(),
         "expires": rfc3339(chain.not_after()),

@@ -159,7 +159,7 @@ pub(super) fn served_to(
 pub(super) fn connected(sources: &Sources, proxy: &str) -> Result<Arc<OpenStream>, AdminFailure> {
     sources.connections.find(proxy).ok_or_else(|| {
         let text = format!(
-            "no proxy {proxy:?} is connected; a proxy is named by its node id, its key, or name.namespace[@cluster]"
+            "no proxy {proxy:?} is connected; specify its node ID, its key, or name.namespace[@cluster]"
         );
         AdminFailure(StatusCode::NOT_FOUND, text)
     })

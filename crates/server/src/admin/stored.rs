@@ -168,11 +168,11 @@ async fn answer(
 
 fn not_asked(uri: &Uri) -> AdminFailure {
     let next = match uri.path() {
-        "/debug/explain" => "; strait support-bundle --explain PROXY SERVICE[:PORT] takes it along",
-        "/debug/config_dump" => "; strait support-bundle --proxy PROXY takes it along",
+        "/debug/explain" => "; strait support-bundle --explain PROXY SERVICE[:PORT] includes it",
+        "/debug/config_dump" => "; strait support-bundle --proxy PROXY includes it",
         _ => "",
     };
-    let text = format!("this bundle does not hold the answer to {}{next}", uri.path());
+    let text = format!("this bundle does not hold the response to {}{next}", uri.path());
     AdminFailure(StatusCode::NOT_FOUND, text)
 }
 

@@ -44,7 +44,7 @@ pub enum TokenError {
         fact: String,
     },
     /// The system provides no randomness.
-    #[error("no randomness for an admin token")]
+    #[error("the system provides no randomness for an admin token")]
     NoRandomness,
 }
 
@@ -62,7 +62,7 @@ impl Token {
         // Group access is normal for Secrets in a pod; access for all users is a mistake.
         if mode(path).is_some_and(|mode| mode & 0o007 != 0) {
             let (path, code) = (path.display(), &codes::ADMIN_TOKEN);
-            warn!(%path, %code, "everybody on this machine may read the admin token; chmod o= {path}");
+            warn!(%path, %code, "all users of this machine can read the admin token; run chmod o= {path}");
         }
         Ok(token)
     }
@@ -81,7 +81,7 @@ impl Token {
             }
             Err(TokenError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error @ TokenError::Unfit { .. }) => {
-                warn!(%error, code = %codes::ADMIN_TOKEN, "a new admin token is made in its place");
+                warn!(%error, code = %codes::ADMIN_TOKEN, "replacing the invalid admin token");
             }
             Err(error) => return Err(error),
         }
@@ -153,9 +153,9 @@ fn close(path: &Path) {
     match fs::set_permissions(path, Permissions::from_mode(durable::SECRET)) {
         Ok(()) => warn!(
             path = %shown, %code,
-            "others could read the admin token until now; remove the file and start anew for another one"
+            "other users could read the admin token until now; to replace it, remove the file and restart"
         ),
-        Err(error) => warn!(path = %shown, %error, %code, "others can read the admin token"),
+        Err(error) => warn!(path = %shown, %error, %code, "other users can read the admin token"),
     }
 }
 

@@ -294,7 +294,7 @@ fn behind(identity: &ServerIdentity) -> Option<String> {
     let root = mesh.leading().first().filter(|_| !behind.is_empty())?;
     let members = behind.join(", ");
     Some(format!(
-        "where the other root is to go, give an intermediate below root {root} to the own CA of: {members}"
+        "before the other root is removed, give the dedicated CAs of these members an intermediate below root {root}: {members}"
     ))
 }
 
@@ -305,14 +305,14 @@ fn next_step(root: &RootStanding) -> String {
     let ends = ends.unwrap_or_default();
     match root.step {
         RootStep::Distribute => format!(
-            "see that all have root {fingerprint}, then let it sign; of those that only you can judge, replacing the key says that you have"
+            "make sure that all have root {fingerprint}, then let it sign; by replacing the key you confirm those that only you can judge"
         ),
         RootStep::Sign => format!(
             "let root {fingerprint} sign: replace ca-cert.pem, ca-key.pem and cert-chain.pem (or tls.crt and tls.key)"
         ),
-        RootStep::Wait => format!("wait until {ends}: then root {fingerprint} may go"),
-        RootStep::Kept => format!("nothing: root {fingerprint} goes by itself at {ends}"),
-        RootStep::Withdraw => format!("take root {fingerprint} out of root-cert.pem (or ca.crt)"),
+        RootStep::Wait => format!("wait until {ends}, then remove root {fingerprint}"),
+        RootStep::Kept => format!("nothing: root {fingerprint} is removed automatically at {ends}"),
+        RootStep::Withdraw => format!("remove root {fingerprint} from root-cert.pem (or ca.crt)"),
         RootStep::Signs => String::new(),
     }
 }

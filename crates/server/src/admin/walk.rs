@@ -16,7 +16,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::proxy::{inbound_targets, served_in};
 use strait_model::{Proxy, ProxyType};
 
-const USAGE: &str = "a route is asked for by ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA][&httpProxy=PORT]";
+const USAGE: &str = "expected ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA][&httpProxy=PORT]";
 
 /// Query about a request.
 #[derive(Default)]
@@ -69,7 +69,7 @@ pub(super) async fn walked(
     let request = request.by_proxy(by_proxy(&query, proxy).map_err(invalid)?);
     if proxy.is_proxyless() && query.from.is_some() {
         return Err(invalid(format!(
-            "{} is gRPC's own library, which takes calls by no route: `strait explain policy` says whether it lets one in",
+            "{} is a proxyless gRPC server, which routes no inbound calls; use `strait explain policy` to check whether it accepts a call",
             proxy.id
         )));
     }
@@ -100,12 +100,13 @@ pub(super) async fn walked(
 fn by_proxy(query: &WalkQuery, proxy: &Proxy) -> Result<Option<u16>, String> {
     let Some(text) = &query.http_proxy else { return Ok(None) };
     let port = text.parse().ok().filter(|port| *port != 0);
-    let port = port.ok_or_else(|| format!("httpProxy: {text:?} is no port from 1 to 65535"))?;
+    let port = port.ok_or_else(|| format!("httpProxy: {text:?} is not a port from 1 to 65535"))?;
     if query.from.is_some() {
-        return Err("httpProxy is for requests of the proxy's own workload, and from for those of others: ask for one".into());
+        return Err("httpProxy applies to requests of the proxy's own workload, and from to requests of others; set only one of them".into());
     }
     if proxy.kind != ProxyType::Sidecar || proxy.is_proxyless() {
-        let text = format!("{} is no sidecar: only those have listeners of HTTP_PROXY", proxy.id);
+        let text =
+            format!("{} is not a sidecar; only sidecars have HTTP_PROXY listeners", proxy.id);
         return Err(text);
     }
     Ok(Some(port))
@@ -142,7 +143,7 @@ fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
         }
         if has_old {
             walk.notes
-                .push(format!("{code}: the router goes on with the {name} from before: {fact}"));
+                .push(format!("{code}: the router continues with the previous {name}: {fact}"));
             continue;
         }
         let RequestWalk { proxy, listener, chain, .. } = std::mem::take(walk);
@@ -159,20 +160,17 @@ fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
     let is_http = walk.route.is_some();
     let verdict = if is_http { &access.http } else { &access.tcp };
     if verdict.verdict == "allow" {
-        walk.notes.push(format!("access policies let it in: {}", verdict.by));
+        walk.notes.push(format!("access policies allow it: {}", verdict.by));
         // The decisions of providers are unknown here.
         let asked = verdict.asks.iter();
         walk.notes.extend(asked.map(|one| {
-            format!(
-                "provider {} is asked first, by {}: what it denies gets no further",
-                one.provider, one.rule
-            )
+            format!("provider {} is queried first, by {}, and may deny it", one.provider, one.rule)
         }));
         return;
     }
     walk.destinations.clear();
     walk.answer = is_http.then_some(403);
-    walk.outcome = format!("access policies keep it out: {}", verdict.by);
+    walk.outcome = format!("access policies deny it: {}", verdict.by);
 }
 
 /// Returns the responses that the proxy refused; it uses the previous ones.
@@ -181,7 +179,7 @@ fn refusals(stream: &OpenStream) -> Vec<String> {
     let types = ["cds", "eds", "lds", "rds"].into_iter();
     let refused = types.filter_map(|kind| match &summary["types"][kind]["nack"]["error"] {
         Value::String(error) => Some(format!(
-            "the proxy refused what it was sent last by {kind}, and goes by what it had before: {error}"
+            "the proxy refused the last {kind} response and uses the previous one: {error}"
         )),
         _ => None,
     });

@@ -97,12 +97,12 @@ impl FeedEditions {
                     let traffic = Arc::new(edition.traffic().clone());
                     let begun = BegunEdition { cluster: cluster.clone(), traffic, outputs };
                     events.push(MeshEvent::BeginEdition(Box::new(begun)));
-                    info!(%cluster, "its own traffic objects count for its proxies");
+                    info!(%cluster, "the cluster's own traffic objects apply to its proxies");
                     self.running.entry(cluster.clone()).or_insert(edition)
                 }
             };
             for (key, reason) in edition.take_news() {
-                warn!(%cluster, object = %key, %reason, "not all of a cluster's own traffic object is used");
+                warn!(%cluster, object = %key, %reason, "a cluster's own traffic object is not fully applied");
             }
         }
         events
@@ -114,7 +114,7 @@ impl FeedEditions {
             let delivery = Arc::new(Delivery::new(Instant::now()));
             head.interest().mark_proxies(|_| true, &delivery);
         }
-        info!(%cluster, "none of its own traffic objects counts any more");
+        info!(%cluster, "the cluster's own traffic objects no longer apply");
         MeshEvent::EndEdition(cluster)
     }
 

@@ -104,7 +104,7 @@ impl FeedRollout {
             Err(error) => error.to_string(),
         };
         let code = &codes::ROLLOUT_LOST;
-        error!(path, fact, %code, next = code.next, "what counted for all proxies before the start can't be told: all are given what objects say");
+        error!(path, fact, %code, next = code.next, "cannot restore the previous rollout state; applying the stored objects to all proxies");
         let lost: Option<Arc<str>> = Some(format!("{path}: {fact}").into());
         self.report(|state| state.lost = lost);
         Vec::new()
@@ -157,7 +157,7 @@ impl FeedRollout {
             Ok(()) => self.written = Some(Arc::clone(configuration)),
             Err(error) => {
                 self.written = None;
-                warn!(%error, "what counts for all proxies can't be written: a restart gives all of them what objects say then");
+                warn!(%error, "writing the rollout state failed; after a restart, all proxies receive the stored objects");
             }
         }
     }
@@ -174,7 +174,7 @@ impl FeedRollout {
                 files.settled.remove()
             });
             if let Ok(Err(error)) = removed.await {
-                warn!(%error, "what counted for all proxies can't be taken out of the state directory");
+                warn!(%error, "removing the rollout state from the state directory failed");
             }
         }
     }

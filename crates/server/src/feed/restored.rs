@@ -33,7 +33,7 @@ pub(super) async fn restore(
             _ => None,
         };
         if let Err(error) = put(file, held).await {
-            warn!(%error, path, "what other replicas hold can't be written into the state directory");
+            warn!(%error, path, "writing the hold of other replicas to the state directory failed");
         }
     }
     let fact = match hold {
@@ -43,7 +43,7 @@ pub(super) async fn restore(
             match in_force.change(&HoldChange::Hold(Arc::clone(&hold)), TimePoint::now()) {
                 Ok(events) => {
                     let code = &codes::HELD;
-                    warn!(%id, by, reason, %code, next = code.next, "the configuration is held as before the start");
+                    warn!(%id, by, reason, %code, next = code.next, "restored the hold from before the start");
                     return (events, None);
                 }
                 Err(refusal) => refusal.to_string(),
@@ -52,7 +52,7 @@ pub(super) async fn restore(
         RestoredHold::Lost(fact) => fact,
     };
     let code = &codes::HOLD_LOST;
-    error!(path, fact, %code, next = code.next, "what was held before the start can't be told: what objects say is in force");
+    error!(path, fact, %code, next = code.next, "cannot restore the hold from before the start; the stored objects apply");
     (Vec::new(), Some(format!("{path}: {fact}").into()))
 }
 

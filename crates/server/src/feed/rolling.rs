@@ -88,7 +88,7 @@ impl Feed {
         if let Some(before) = self.rollout.end() {
             info!(
                 configuration = digits(&before),
-                "another change came before it was out: the roll-out begins anew"
+                "another change arrived during the rollout; restarting it"
             );
         }
         let reached = match self.rollout.files.clone() {
@@ -117,7 +117,7 @@ impl Feed {
             cohort,
             is_durable,
         };
-        info!(configuration = digits(&rollout), steps = ?rollout.plan.steps, reached, "a change is let out to a share of proxies first");
+        info!(configuration = digits(&rollout), steps = ?rollout.plan.steps, reached, "rolling out a change gradually");
         self.rollout.report(|state| {
             state.running = Some(rollout.clone());
             state.lost = None;
@@ -149,14 +149,17 @@ impl Feed {
         };
         match verdict {
             RolloutVerdict::Promote => {
-                info!(configuration = digits(&running.rollout), "a change has come to all proxies");
+                info!(
+                    configuration = digits(&running.rollout),
+                    "rollout completed: all proxies receive the change"
+                );
                 self.promote();
             }
             RolloutVerdict::Stop(reason) => {
                 let told = self.rollout.to.state.borrow().running.clone();
                 let percent = told.map_or(0, |told| told.percent());
                 let id = digits(&running.rollout);
-                let reason = format!("roll-out of {id} stopped at {percent}%: {reason}");
+                let reason = format!("rollout of {id} stopped at {percent}%: {reason}");
                 self.stop_rollout(STOPPED_BY, &reason).await;
             }
         }
@@ -187,7 +190,7 @@ impl Feed {
         if let Some(rollout) = &was_running {
             info!(
                 configuration = digits(rollout),
-                "objects say again what counts for all: the roll-out ends"
+                "the objects equal the configuration for all proxies again; ending the rollout"
             );
         }
         self.promote();
@@ -229,11 +232,11 @@ impl Feed {
         let change = HoldChange::Hold(Arc::new(hold));
         // Boxed, because `changed_hold` calls this function.
         if let Err(refusal) = Box::pin(self.changed_hold(&change)).await {
-            error!(%refusal, "what counts for all is held, and a restart lets it go");
+            error!(%refusal, "holding the configuration for all proxies, but a restart will lose this hold");
             self.rollout_ends(reason).await;
             match self.in_force.change(&change, TimePoint::now()) {
                 Ok(events) => self.outbox.extend(events),
-                Err(refusal) => error!(%refusal, "what counts for all can't be held"),
+                Err(refusal) => error!(%refusal, "cannot hold the configuration for all proxies"),
             }
         }
     }
