@@ -165,7 +165,7 @@ export function failure(now) {
         phase: "distribute", number: 1, next: "make sure that all have root 5f0e93c2b7d8, then let it sign",
         roots: [
           { fingerprint: "0c7b1d1f6a1e".padEnd(64, "0"), subject: "O=Strait, CN=root of May", ends: at(now, 3100 * 1440 * MINUTE), step: "signs", since: at(now, -900 * MINUTE), lastCertificateEnds: at(now, 1380 * MINUTE), assumed: false, lacks: [] },
-          { fingerprint: "5f0e93c2b7d8".padEnd(64, "0"), subject: "O=Strait, CN=root of November", ends: at(now, 3200 * 1440 * MINUTE), step: "distribute", since: at(now, -9 * MINUTE), lastCertificateEnds: null, assumed: false, lacks: [{ who: "cluster prod-ap", fact: "2 of its 9 namespaces don't have it yet" }] },
+          { fingerprint: "5f0e93c2b7d8".padEnd(64, "0"), subject: "O=Strait, CN=root of November", ends: at(now, 3200 * 1440 * MINUTE), step: "distribute", since: at(now, -9 * MINUTE), lastCertificateEnds: null, assumed: false, lacks: [{ who: "cluster prod-ap", fact: "2 of its 9 namespaces lack it" }] },
         ],
       },
     },

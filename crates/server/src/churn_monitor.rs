@@ -2,8 +2,8 @@
 //! time.
 //!
 //! A first sync temporarily needs several times the memory that it leaves in use, mostly for the
-//! request and its names. `malloc` keeps the freed pages. Memory is not returned while such a crowd
-//! is still being served.
+//! request and its names. `malloc` keeps the freed pages. Memory is not returned while a crowd is
+//! still being served.
 
 use std::time::Duration;
 
@@ -78,6 +78,9 @@ mod tests {
     fn memory_is_returned_at_intervals_during_permanent_churn() {
         let mut monitor = ChurnMonitor::default();
         let passed = (0..200).filter(|look| monitor.have_passed(look * 2 * CALM)).count();
-        assert_eq!(passed, 6, "four looks until it is a crowd, thirty until it isn't waited for");
+        assert_eq!(
+            passed, 6,
+            "four checks until it is a crowd, thirty until memory is returned anyway"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The CA of an Istio installation, in a Secret of the config cluster: read and followed, never
 //! written.
 //!
-//! `cacerts` contains a CA that an operator plugged in, `istio-ca-secret` the one that istiod
+//! `cacerts` contains a CA that an operator plugged in, `istio-ca-secret` the CA that istiod
 //! generated. Strait uses either if it has no other CA, so that its workloads and those of Istio
 //! trust each other from the start.
 

@@ -429,7 +429,7 @@ impl Feed {
                 return Ok(());
             }
             HoldChange::Release if self.in_force.is_rolling_out() => {
-                // Nothing is held, but the record of a lost hold must be removed.
+                // There is no hold, but the record of a lost hold must be removed.
                 self.remove_hold().await?;
                 self.lost = None;
                 return Ok(());

@@ -1,9 +1,9 @@
 //! The configuration: the stored objects, and the part of them that is active.
 //!
-//! Pure. Both are equal unless a configuration is held (`strait_mesh::hold`) or rolled out. Then
-//! the held one is active, and the stored objects are read and checked next to it. This module owns
-//! the indexes of both. Trust is never held back: roots and trust domains always follow the stored
-//! objects, and access policies do unless the hold includes them.
+//! Pure. Both are equal except during a hold (`strait_mesh::hold`) or a rollout. During these, the
+//! held configuration is active, and the stored objects are read and checked next to it. This
+//! module owns the indexes of both. Trust is never held back: roots and trust domains always follow
+//! the stored objects, and access policies do unless the hold includes them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -73,7 +73,7 @@ struct HeldConfiguration {
     settings: MeshSettings,
     /// The stored traffic objects.
     traffic: TrafficIndex,
-    /// The stored access policies, if these are held as well.
+    /// The stored access policies, if the hold includes access policies.
     access: Option<AccessIndex>,
 }
 
@@ -336,7 +336,7 @@ impl ConfigurationInForce {
             HoldChange::Hold(hold) => self.begin(hold, now)?,
             HoldChange::Release => self.release(now),
             HoldChange::Promote => return Ok(self.promote(now)),
-            // The active configuration stays; the caller decides how it is held.
+            // The active configuration stays; the caller then holds it.
             HoldChange::Abort { .. } => return Err(HoldRefusal::NothingLetOut),
         };
         let cause = match change {

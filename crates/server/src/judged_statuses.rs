@@ -79,7 +79,7 @@ impl JudgedLast {
 }
 
 impl JudgedStatuses {
-    /// Computes the wanted statuses while this replica is the one that writes.
+    /// Computes the wanted statuses while this replica has the writer role.
     pub(super) async fn run(
         mut self,
         mut role: watch::Receiver<WriterRole>,

@@ -87,7 +87,7 @@ pub struct Bound {
     pub inject: Option<SocketAddr>,
     /// File that contains the admin token.
     pub token_file: PathBuf,
-    /// Whether the server is ready, and what it waits for.
+    /// Whether the server is ready, and the reasons to wait.
     pub readiness: watch::Receiver<Readiness>,
     tasks: Supervisor,
     drain: CancellationToken,

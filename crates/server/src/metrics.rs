@@ -197,7 +197,7 @@ impl Metrics {
     /// Renders metrics about holds.
     fn hold(&self, out: &mut String) -> fmt::Result {
         let state = Arc::clone(&self.hold.borrow());
-        let help = "1 while a configuration is held and changes of objects wait.";
+        let help = "1 during a hold of a configuration, when changes of objects wait.";
         Family::gauge(out, "strait_configuration_held", help)?
             .sample(&[], u8::from(state.held.is_some()))?;
         let help = "Start time of the hold.";

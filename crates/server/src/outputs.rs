@@ -269,7 +269,7 @@ fn members_of(statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>) -> Members {
     })
 }
 
-/// Reports the number of members, each of which needs file descriptors.
+/// Reports the number of members, because each member needs file descriptors.
 async fn count_members(
     descriptors: Arc<Descriptors>,
     mut members: watch::Receiver<Arc<Vec<ClusterStatus>>>,

@@ -1,5 +1,5 @@
 //! The issuer of tokens for workloads outside of all clusters (`--token-issuer`). Its keys are
-//! fetched like those of policies.
+//! fetched like the keys that policies name.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

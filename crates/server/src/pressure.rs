@@ -1,6 +1,6 @@
 //! Sheds load before memory is exhausted and the process is killed.
 //!
-//! From 80 % of the limit, new proxies are asked to come back later. From 90 %, the streams of the
+//! From 80 % of the limit, new proxies are rejected and retry later. From 90 %, the streams of the
 //! costliest identity are ended, one identity after the other, and the memory use is measured again
 //! after each.
 
@@ -17,7 +17,7 @@ use strait_base::memory::MemoryLimit;
 /// Interval of the checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Checks the memory use for as long as the process runs. `give_back` may take some milliseconds.
+/// Checks the memory use until the process ends. `give_back` may take some milliseconds.
 pub(super) async fn run(
     memory: MemoryLimit,
     connections: Arc<Connections>,
@@ -45,7 +45,10 @@ fn look(memory: &MemoryLimit, connections: &Connections) {
         let code = codes::MEMORY_SHORT.id;
         match now {
             Pressure::Low => info!(used, limit, "memory is no longer short"),
-            _ => warn!(code, used, limit, "memory is short; new proxies are asked to retry later"),
+            _ => warn!(
+                code,
+                used, limit, "memory is short; new proxies are rejected and retry later"
+            ),
         }
     }
     if now == Pressure::High

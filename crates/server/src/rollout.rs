@@ -1,7 +1,7 @@
 //! One gradual rollout: waits between the steps, checks whether proxies refuse the change or lose
 //! endpoints, and decides whether to promote or to stop.
 //!
-//! Lost endpoints are computed before a step, so that no proxy receives such a change. The caller
+//! Lost endpoints are computed before a step, so that harmful changes reach no proxy. The caller
 //! (`super::feed`) promotes the change or takes it back.
 
 use std::sync::Arc;

@@ -194,14 +194,14 @@ fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
         return None;
     }
     let fact = match roots.foreign {
-        0 => format!("{missing} of its {of} namespaces don't have it yet"),
+        0 => format!("{missing} of its {of} namespaces lack it"),
         foreign if foreign >= missing => {
             format!(
                 "{foreign} of its {of} namespaces have another writer's roots, and only you know what its pods trust"
             )
         }
         foreign => format!(
-            "{} of its {of} namespaces don't have it yet, and {foreign} have another writer's roots",
+            "{} of its {of} namespaces lack it, and {foreign} have another writer's roots",
             missing - foreign
         ),
     };
@@ -265,18 +265,18 @@ mod tests {
             fact(Some(RootsStatus { namespaces, current, foreign, ..RootsStatus::default() }))
         };
         assert_eq!(of(3, 3, 0), None);
-        let missing = "cluster east: 2 of its 3 namespaces don't have it yet".to_owned();
+        let missing = "cluster east: 2 of its 3 namespaces lack it".to_owned();
         assert_eq!(of(3, 1, 0), Some((missing, true)));
         let says = |found: Option<(String, bool)>, part: &str, is_seen: bool| {
             found.is_some_and(|(fact, seen)| fact.contains(part) && seen == is_seen)
         };
         assert!(says(of(3, 2, 1), "another writer's", false));
-        assert!(says(of(3, 1, 1), "1 of its 3 namespaces don't", true));
+        assert!(says(of(3, 1, 1), "1 of its 3 namespaces lack", true));
         assert!(says(fact(None), "not known yet", false));
         let denied = RootsStatus { denied: Some("403".to_owned()), ..RootsStatus::default() };
         assert!(says(fact(Some(denied)), "there: 403", false));
         let mut status = ClusterStatus::live("east");
         status.state = ClusterState::Rejected;
-        assert_eq!(of_cluster(&status), None, "it is not in the mesh");
+        assert_eq!(of_cluster(&status), None, "the cluster is not in the mesh");
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct FoundHold {
     pub(super) held: Option<Arc<ConfigurationHold>>,
 }
 
-/// Returns the content of one of these Secrets.
+/// Returns the content of a hold's Secret.
 fn content(secret: &KubeSecret) -> Result<Vec<u8>, String> {
     let decoded = secret.part(KEY).ok_or_else(|| format!("key {KEY} is missing"))?;
     decoded.map_err(|error| error.to_string())

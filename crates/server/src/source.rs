@@ -158,8 +158,7 @@ impl ConfigOrigin {
     }
 }
 
-/// Returns the active ConfigMap of the mesh if it is in these files: the first one with such a
-/// name.
+/// Returns the active ConfigMap of the mesh if it is in these files: the first listed name.
 fn config_map(
     names: &[ObjectName],
     data: &BTreeMap<String, String>,

@@ -2,7 +2,7 @@
 //! records about the CA's roots.
 //!
 //! Both run at the same time with one time limit, so that an unreachable config cluster delays a
-//! start only once. Later tasks read what is missing then.
+//! start only once. Later tasks read the rest.
 
 use std::time::Duration;
 

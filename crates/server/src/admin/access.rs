@@ -147,8 +147,8 @@ pub(super) async fn reach(
 }
 
 /// Returns the delivery of a policy's last change, and of the transition steps since then: to
-/// servers what they accept, and to clients what they send. Changes from before this process are
-/// unknown.
+/// servers the accepted modes, and to clients the mode to send. Changes from before this process
+/// are unknown.
 fn progress(timeline: &Timeline, name: &PolicyName) -> Value {
     let is_of_kind = |cause: &Cause| cause.kind == name.kind.as_str();
     let is_it = |cause: &Cause| {

@@ -44,7 +44,7 @@ const OBJECTS_SHOWN: usize = 1000;
 struct HoldQuestion {
     /// Version or ID of a configuration; the active one if absent.
     configuration: Option<String>,
-    /// Whether access policies are held as well.
+    /// Whether the hold includes access policies.
     with_access: bool,
     /// Name of the requester, as given by the requester.
     by: String,
@@ -91,7 +91,7 @@ fn row(key: &ObjectKey) -> Value {
     json!({ "kind": key.kind, "namespace": key.namespace, "name": key.name })
 }
 
-/// Renders the active hold for other responses too; null if nothing is held.
+/// Renders the active hold for other responses too; null without a hold.
 pub(super) fn in_short(sources: &Sources, state: &HoldState) -> Value {
     let Some(hold) = &state.held else { return Value::Null };
     json!({

@@ -1,4 +1,4 @@
-//! The page: its files, who may open it in a browser, and how many may wait for changes.
+//! The page: its files, access from browsers, and the number of pages that wait for changes.
 //!
 //! The files contain no data and need no session; data comes from the paths that the CLI uses.
 //! Everything is read by GET. A browser is admitted by a session ([`super::session`]) if it
@@ -28,8 +28,8 @@ use super::session::{BrowserSessions, CODE_LASTS};
 use super::shared::is_known;
 use strait_base::descriptors;
 
-/// Maximum number of pages that wait for changes, if file descriptors suffice. Further pages are
-/// asked to poll. Each is a connection with about 20 kB of buffers, and a sleeping task.
+/// Maximum number of pages that wait for changes, if file descriptors suffice. Further pages must
+/// poll. Each is a connection with about 20 kB of buffers, and a sleeping task.
 const SUBSCRIBERS_MAX: usize = 128;
 
 /// Allows only files of this server, no inline scripts or styles, no markup from text, and no

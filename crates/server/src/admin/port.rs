@@ -1,10 +1,10 @@
 //! The admin port: served by a dedicated thread, with a limited number of connections, none of
 //! which may send its request slowly.
 //!
-//! Anyone who can reach the port may open idle connections. When there is no room, the connection
-//! that has been idle longest is closed; a probe sends its request immediately and is answered.
-//! Slow responses are computed by dedicated threads, few at a time. The workers that serve proxies
-//! take no part in any of this.
+//! Any client that reaches the port may open idle connections. When there is no room, the
+//! connection that has been idle longest is closed; a probe sends its request immediately and is
+//! answered. Slow responses are computed by dedicated threads, few at a time. The workers that
+//! serve proxies take no part in any of this.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
-//! `POST /debug/diff` and `/debug/scope`: previews of what connected proxies would receive if
-//! configuration objects changed. Changes nothing.
+//! `POST /debug/diff` and `/debug/scope`: previews of the effect of hypothetical configuration
+//! changes on connected proxies. Changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(super) struct PreviewQuery {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TriedObjects {
-    /// Objects that would be stored, replacing those of the same kind, namespace and name.
+    /// Objects that would be stored, replacing objects of equal kind, namespace and name.
     #[serde(default)]
     objects: Vec<Arc<Value>>,
     /// Objects that would be deleted.
@@ -393,7 +393,7 @@ mod tests {
             (json!([]), remove("absent"), "there is no VirtualService shop/absent"),
         ] {
             let AdminFailure(_, text) =
-                edited(&stored, tried(objects, remove), false).err().expect("it is told");
+                edited(&stored, tried(objects, remove), false).err().expect("an error");
             assert!(text.contains(expected), "{text}");
         }
     }

@@ -1,5 +1,5 @@
-//! `/api/probe-identity`: a certificate for a client that sends requests instead of a proxy, such
-//! as `strait check --traffic`.
+//! `/api/probe-identity`: a certificate for clients like `strait check --traffic` that send
+//! requests instead of a proxy.
 //!
 //! Requires the token. The certificate is for one service account in the system namespace, which
 //! runs nothing, and expires within minutes. The private key never leaves the client.
@@ -31,7 +31,7 @@ pub(super) const QUESTION_BYTES_MAX: usize = 32 << 10;
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ProbeQuestion {
-    /// A certificate request in PEM, of which only the public key is used.
+    /// A certificate request in PEM, which only serves to transfer the public key.
     csr: String,
 }
 
@@ -45,7 +45,7 @@ pub(super) async fn identity(
         .map_err(|error| bad(&format!("expected {{\"csr\": a request in PEM}}: {error}")))?;
     let authority = sources.metrics.identity.borrow().authority.clone();
     let authority = authority.ok_or_else(|| {
-        let text = "this control plane has no CA (--ca none, or certificates from --tls-cert) and can't issue an identity; set --identity to one of the mesh";
+        let text = "this control plane has no CA (--ca none, or certificates from --tls-cert) and can't issue an identity; set --identity to an identity of the mesh";
         AdminFailure(StatusCode::CONFLICT, text.into())
     })?;
     let context = current(&sources)?;

@@ -42,7 +42,7 @@ struct RolloutQuestion {
 enum RolloutAction {
     /// All proxies receive the new configuration now.
     Promote,
-    /// No proxy receives it, and the configuration of the others is held.
+    /// No proxy receives it any more, and the configuration for all is held.
     Abort,
 }
 

@@ -17,7 +17,7 @@ const CODES_MAX: usize = 16;
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// Maximum lifetime of a session.
 const SESSION_LASTS: Duration = Duration::from_secs(12 * 3600);
-/// Maximum number of sessions; the one that has been idle longest is dropped.
+/// Maximum number of sessions; the longest idle session is dropped.
 const SESSIONS_MAX: usize = 128;
 
 /// The sessions of one process.
@@ -113,7 +113,7 @@ impl BrowserSessions {
 mod tests {
     use super::*;
 
-    /// Returns what a browser sends back for a `Set-Cookie`.
+    /// Returns the `Cookie` header that a browser sends back for a `Set-Cookie`.
     fn sent(set: &str) -> String {
         format!("other=1; {}", set.split(';').next().expect("a cookie"))
     }

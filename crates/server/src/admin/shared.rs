@@ -3,7 +3,7 @@
 //!
 //! After each announcement of a change, up to a hundred pages request the same few responses at the
 //! same moment. The first request computes the response and the others wait for it. A response from
-//! before an announcement is never used after it. Some data, such as acknowledgements, causes no
+//! before an announcement is never used after it. Acknowledgements and similar data cause no
 //! announcement; a page requests it again once a change has settled (`page/api.js`). A response
 //! from the settling time is valid until then, a later one for longer. Holders of a token always
 //! get a new response.
@@ -302,7 +302,7 @@ mod tests {
         assert!(kept <= BYTES_MAX + ANSWER_BYTES_MAX, "{kept}");
         let make = async || maker.make(ANSWER_BYTES_MAX + 1).await;
         let large = shared.answer("/debug/large".into(), (now, now), &none, make).await;
-        assert!(bytes(large).await.len() > ANSWER_BYTES_MAX, "answered, and not kept");
+        assert!(bytes(large).await.len() > ANSWER_BYTES_MAX, "answered but not stored");
         shared.purge(now, now + LIFE);
         assert!(shared.table().is_empty());
     }

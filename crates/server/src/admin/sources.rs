@@ -36,7 +36,7 @@ use strait_sources::policy_watch::WatchedPolicy;
 /// Maximum age of the count of withheld endpoints for `/metrics`.
 const WITHHELD_LASTS: Duration = Duration::from_secs(60);
 
-/// Readiness of the process, and what it waits for.
+/// Readiness of the process, and the reasons to wait.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// Never becomes false again once true.

@@ -1,8 +1,8 @@
-//! The page and the admin API over stored responses: what a control plane returned at an earlier
-//! time, without access to it.
+//! The page and the admin API over stored responses: recorded earlier, and served without access to
+//! a control plane.
 //!
-//! Files, sessions and rules are those of the live page. Requests that were not stored are answered
-//! with 404 and how to include them.
+//! Files, sessions and rules are shared with the live page. Requests that were not stored are
+//! answered with 404 and how to include them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -52,7 +52,7 @@ pub struct StoredAnswers {
 }
 
 impl StoredAnswers {
-    /// Returns the response to a request. A service may be named by the first labels of its host
+    /// Returns the response to a request. A service may be named by the first labels of the host
     /// name.
     fn find(&self, path: &str, query: &BTreeMap<String, String>) -> Option<&StoredAnswer> {
         let answers = self.by_path.get(path)?;

@@ -13,7 +13,7 @@ use strait_kube_client::Redacted;
 
 /// Minimum length of a token in bytes; shorter ones can be guessed.
 const SHORTEST: usize = 16;
-/// Maximum size of its file in bytes.
+/// Maximum size of the file in bytes.
 const FILE_MAX: u64 = 4096;
 
 /// Reason why there is no token.
@@ -110,8 +110,8 @@ impl Token {
         }
     }
 
-    /// Returns whether an `Authorization` header carries this token. Takes the same time for all
-    /// wrong tokens of its length.
+    /// Returns whether an `Authorization` header carries this token. Takes equally long for all
+    /// wrong tokens of the same length.
     pub fn allows(&self, header: Option<&str>) -> bool {
         let Some((scheme, given)) = header.and_then(|header| header.split_once(' ')) else {
             return false;
@@ -120,7 +120,7 @@ impl Token {
     }
 }
 
-/// Compares a secret with a given value. Takes the same time for all values of its length.
+/// Compares a secret with a given value. Takes equally long for all values of the secret's length.
 pub(super) fn equal(own: &str, given: &str) -> bool {
     let pairs = own.bytes().zip(given.bytes());
     own.len() == given.len() && pairs.fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
@@ -200,10 +200,10 @@ mod tests {
         ];
         for (bytes, fact) in cases {
             fs::write(&path, bytes).expect("written");
-            let Err(error) = Token::read(&path) else { panic!("{fact}, and is a token") };
+            let Err(error) = Token::read(&path) else { panic!("accepted although it {fact}") };
             assert!(matches!(error, TokenError::Unfit { .. }), "{error}");
             assert!(error.to_string().contains(fact), "{error}");
-            let (made, _) = Token::read_or_make(directory.path()).expect("made anew");
+            let (made, _) = Token::read_or_make(directory.path()).expect("replaced");
             let text = fs::read_to_string(&path).expect("readable");
             assert!(made.allows(Some(&format!("Bearer {}", text.trim()))));
         }

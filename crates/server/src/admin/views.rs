@@ -305,7 +305,7 @@ fn next_step(root: &RootStanding) -> String {
     let ends = ends.unwrap_or_default();
     match root.step {
         RootStep::Distribute => format!(
-            "make sure that all have root {fingerprint}, then let it sign; by replacing the key you confirm those that only you can judge"
+            "make sure that all have root {fingerprint}, then let it sign; replacing the key confirms the parts that only you can judge"
         ),
         RootStep::Sign => format!(
             "let root {fingerprint} sign: replace ca-cert.pem, ca-key.pem and cert-chain.pem (or tls.crt and tls.key)"

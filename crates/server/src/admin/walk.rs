@@ -102,7 +102,7 @@ fn by_proxy(query: &WalkQuery, proxy: &Proxy) -> Result<Option<u16>, String> {
     let port = text.parse().ok().filter(|port| *port != 0);
     let port = port.ok_or_else(|| format!("httpProxy: {text:?} is not a port from 1 to 65535"))?;
     if query.from.is_some() {
-        return Err("httpProxy applies to requests of the proxy's own workload, and from to requests of others; set only one of them".into());
+        return Err("httpProxy applies to requests of the proxy's own workload, and from to requests of others; don't combine them".into());
     }
     if proxy.kind != ProxyType::Sidecar || proxy.is_proxyless() {
         let text =
@@ -133,8 +133,8 @@ fn judged(
     explain_policy(context, proxy, &stream.network(), &asked)
 }
 
-/// Applies missing Secrets of a router: without the Secret of its filter chain, the connection is
-/// closed before any request.
+/// Applies missing Secrets of a router: without its filter chain's Secret, the connection is closed
+/// before any request.
 fn secure(walk: &mut RequestWalk, faults: Vec<CredentialFault>) {
     let code = &codes::GATEWAY_CREDENTIAL;
     for CredentialFault { name, has_old, fact, .. } in faults {

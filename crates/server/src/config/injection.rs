@@ -12,7 +12,7 @@ use strait_model::ClusterId;
 /// Settings of injected sidecars.
 #[derive(Debug, Clone, Default, Args)]
 pub struct InjectFlags {
-    /// Where injected proxies find the control plane, of one cluster or of all others; repeatable [default: strait.NAMESPACE.svc:15012]
+    /// Address of the control plane for injected proxies, in one cluster or in all others; repeatable [default: strait.NAMESPACE.svc:15012]
     #[arg(long = "inject-discovery", env = "STRAIT_INJECT_DISCOVERY", value_name = "[CLUSTER=]HOST:PORT", value_delimiter = ',', value_parser = parse_discovery)]
     pub discovery: Vec<(Option<ClusterId>, String)>,
 
@@ -20,7 +20,7 @@ pub struct InjectFlags {
     #[arg(long = "inject-image", env = "STRAIT_INJECT_IMAGE", value_name = "IMAGE")]
     pub image: Option<String>,
 
-    /// Image that redirects a pod's traffic, with strait-agent and iptables or nft [default: --inject-image]
+    /// Image of the init container that redirects pod traffic, with strait-agent and iptables or nft [default: --inject-image]
     #[arg(
         long = "inject-redirect-image",
         env = "STRAIT_INJECT_REDIRECT_IMAGE",
@@ -28,19 +28,19 @@ pub struct InjectFlags {
     )]
     pub redirect_image: Option<String>,
 
-    /// Leave redirection to Istio's CNI plugin
+    /// Leave traffic redirection to Istio's CNI plugin
     #[arg(long = "inject-istio-cni", env = "STRAIT_INJECT_ISTIO_CNI", value_parser = FalseyValueParser::new())]
     pub istio_cni: bool,
 
-    /// Inject ordinary containers, for Kubernetes before 1.29
+    /// Inject ordinary containers instead of native sidecars, for Kubernetes before 1.29
     #[arg(long = "inject-ordinary-sidecars", env = "STRAIT_INJECT_ORDINARY_SIDECARS", value_parser = FalseyValueParser::new())]
     pub ordinary_sidecars: bool,
 
-    /// Have agents answer their pods' questions for names, so that those of other clusters resolve
+    /// Let agents answer the DNS queries of their pods, so that host names of other clusters resolve
     #[arg(long = "inject-dns", env = "STRAIT_INJECT_DNS", value_parser = FalseyValueParser::new())]
     pub dns: bool,
 
-    /// Let Istio's labels ask for sidecars as ours do
+    /// Accept Istio's injection labels in addition to Strait's
     #[arg(long, env = "STRAIT_ISTIO_LABELS", value_parser = FalseyValueParser::new())]
     pub istio_labels: bool,
 }

@@ -197,7 +197,7 @@ pub(super) fn give_back(heads: &Heads, head: &ServedHead) {
     head.interest().mark_proxies(|_| true, &delivery);
 }
 
-/// Returns whether objects of this kind roll out gradually: those of the traffic configuration,
+/// Returns whether objects of this kind roll out gradually: objects of the traffic configuration,
 /// which may include unknown kinds.
 fn is_let_out(key: &ObjectKey) -> bool {
     let is_entry =

@@ -1,4 +1,4 @@
-//! The hold at the start of the process: its own from before, or the one of other replicas.
+//! The hold at the start of the process: the process's earlier hold, or the hold of other replicas.
 
 use std::sync::Arc;
 

@@ -141,14 +141,18 @@ impl Tried {
                 one.to_value()["spec"]["http"][0]["timeout"].as_str().unwrap_or("?").to_owned()
             })
             .collect();
-        assert_eq!(services.hosts().count(), names.len(), "what is in force is what is told to be");
+        assert_eq!(
+            services.hosts().count(),
+            names.len(),
+            "the snapshot lists exactly the active objects"
+        );
         let policies = self.context.access.reports().map(|(name, _)| name.object.name.to_string());
         (names.join(","), policies.collect())
     }
 
     fn waits(&self) -> Vec<String> {
         let live = self.in_force.live();
-        let waiting = self.in_force.waiting(&live).expect("something is held").what;
+        let waiting = self.in_force.waiting(&live).expect("a hold or rollout").what;
         let mut all: Vec<_> = waiting.objects.iter().map(|key| key.name.to_string()).collect();
         all.extend(waiting.mesh_config.then(|| "mesh config".to_owned()));
         all
@@ -161,10 +165,10 @@ fn changes_wait_during_a_hold() {
     tried.objects_are(&[route("1s")]);
     let held = tried.now();
     tried.hold(&held, HoldScope::WithoutAccess);
-    assert_eq!(tried.versions, 0, "to hold what is in force tells nobody anything");
+    assert_eq!(tried.versions, 0, "holding the active configuration changes nothing");
     assert_eq!(tried.waits(), Vec::<String>::new());
     tried.objects_are(&[route("2s"), object("Sidecar", "default", json!({}))]);
-    assert_eq!(tried.versions, 0, "what waits is told to nobody");
+    assert_eq!(tried.versions, 0, "waiting changes are not sent");
     assert_eq!(tried.in_force().0, "1s");
     assert_eq!(tried.waits(), ["default", "web"]);
     // Changes of pods still apply.
@@ -177,7 +181,7 @@ fn changes_wait_during_a_hold() {
     assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
     assert_ne!(tried.now().id(), held.id());
     tried.release();
-    assert_eq!(tried.versions, 0, "nothing is held any more");
+    assert_eq!(tried.versions, 0, "there is no hold any more");
 }
 
 #[test]
@@ -234,7 +238,7 @@ fn access_policies_are_held_only_on_request() {
     let held = tried.now();
     tried.hold(&held, HoldScope::WithoutAccess);
     tried.objects_are(&[deny("/one"), deny("/two")]);
-    assert_eq!(tried.in_force().1, ["one", "two"], "what is denied meanwhile is denied");
+    assert_eq!(tried.in_force().1, ["one", "two"], "deny policies apply during a hold");
     assert_eq!(tried.waits(), Vec::<String>::new());
     tried.hold(&held, HoldScope::WithAccess);
     assert_eq!(tried.in_force().1, ["one"]);
@@ -264,7 +268,7 @@ fn mesh_config_is_held_except_for_trust() {
     tried.settings_are(&text("5s", "new"));
     let mesh = Arc::clone(&tried.context.mesh);
     assert_eq!(mesh.connect_timeout, Duration::from_secs(3));
-    assert_eq!(mesh.trust_domain_aliases, ["new"], "who is trusted is not held back");
+    assert_eq!(mesh.trust_domain_aliases, ["new"], "trust is never held back");
     assert_eq!(tried.waits(), ["mesh config"]);
     assert_eq!(tried.now().id(), held.id());
     tried.release();
@@ -313,7 +317,7 @@ impl Tried {
 
     /// Returns the mesh of the next configuration.
     fn next_head(&self) -> Arc<PushContext> {
-        let (live, events) = self.in_force.next_head().expect("something is let out");
+        let (live, events) = self.in_force.next_head().expect("a running rollout");
         let mut mesh = self.mesh.clone();
         mesh.apply(MeshEvent::Together(events));
         let (context, _) = mesh.next_version().expect("it differs");
@@ -327,7 +331,7 @@ fn rolled_out_change_stays_in_the_next_configuration_until_promotion() {
     let mut tried = Tried::new();
     tried.objects_are(&[route("1s")]);
     tried.settle();
-    assert_eq!(tried.versions, 0, "to begin tells nobody anything");
+    assert_eq!(tried.versions, 0, "pinning changes nothing");
     assert!(tried.in_force.is_rolling_out() && tried.in_force.hold().is_none());
     tried.objects_are(&[route("2s"), deny("/x")]);
     assert_eq!(tried.in_force(), ("1s".to_owned(), vec!["x".to_owned()]), "policies never wait");
@@ -345,7 +349,10 @@ fn rolled_out_change_stays_in_the_next_configuration_until_promotion() {
     let events = tried.in_force.promote(TimePoint::now());
     tried.tell(events);
     assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
-    assert!(*next.traffic == *tried.context.traffic, "what a share was given, all are");
+    assert!(
+        *next.traffic == *tried.context.traffic,
+        "all proxies receive the rolled out configuration"
+    );
     assert!(!tried.in_force.is_rolling_out() && tried.in_force.next_head().is_none());
     // Later changes apply immediately.
     tried.objects_are(&[route("3s"), deny("/x")]);
@@ -373,7 +380,7 @@ fn changes_that_wait_behind_a_hold_can_be_rolled_out() {
     assert_eq!(tried.in_force().1, ["x"]);
     let events = tried.in_force.let_out(TimePoint::now());
     tried.tell(events);
-    assert_eq!(tried.in_force(), ("1s".to_owned(), Vec::new()), "policies count at once");
+    assert_eq!(tried.in_force(), ("1s".to_owned(), Vec::new()), "policies apply immediately");
     assert!(tried.in_force.is_rolling_out());
     let next = tried.next_head();
     assert_eq!(
@@ -398,7 +405,7 @@ fn restart_restores_the_configuration_for_all_and_rolls_out_the_rest() {
     assert_eq!(again.in_force().0, "1s");
     assert_eq!(again.waits(), ["web"]);
     again.objects_are(&[route("1s")]);
-    assert_eq!(again.waits(), Vec::<String>::new(), "nothing has changed meanwhile");
+    assert_eq!(again.waits(), Vec::<String>::new(), "the stored objects are unchanged");
 }
 
 #[test]
@@ -418,7 +425,10 @@ fn default_visibility_of_the_policy_narrows_objects_without_exports() {
         })
     };
     assert_eq!(visible(&tried, "pay"), [true, true]);
-    assert!(!tried.in_force.take_default_visibility(DefaultVisibility::Mesh), "it is no change");
+    assert!(
+        !tried.in_force.take_default_visibility(DefaultVisibility::Mesh),
+        "the value is unchanged"
+    );
     assert!(tried.in_force.take_default_visibility(DefaultVisibility::Namespace));
     let events = tried.in_force.take_settings(written(None));
     tried.tell(events);

@@ -147,7 +147,7 @@ impl Seen {
 #[tokio::test]
 async fn steps_follow_each_other_by_time_until_promotion() {
     let mut seen = begin(1, 0, EVERY);
-    assert!(seen.heads.next().is_none(), "not before there is a version of it");
+    assert!(seen.heads.next().is_none(), "no version exists yet");
     seen.versions.send_replace(Some(mesh(true)));
     assert_eq!(seen.next(0).await, 5);
     assert!(seen.heads.next().is_some());
@@ -173,7 +173,7 @@ async fn rollout_stops_at_the_limit_of_refusing_proxies() {
     seen.head.refused(&"a".into(), "no such filter");
     seen.head.refused(&"a".into(), "still no such filter");
     assert_eq!(seen.next(1).await, 25);
-    seen.head.refused(&"b".into(), "neither here");
+    seen.head.refused(&"b".into(), "no such filter here");
     let reason =
         StopReason::Refused { count: 2, proxy: "a".into(), error: "no such filter".into() };
     assert_eq!(seen.verdict(1).await, RolloutVerdict::Stop(reason));

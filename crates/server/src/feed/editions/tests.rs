@@ -55,7 +55,10 @@ fn edition_exists_while_policy_names_its_cluster_and_an_object_applies() {
     let mut index = shared(&["db"]);
     assert!(editions.hear(&update("east", 1, ShardChange::Reset(contents(&["web"])))));
     assert!(editions.hear(&update("west", 1, ShardChange::Reset(contents(&["web"])))));
-    assert!(words(&editions.refresh(&none, &index)).is_empty(), "nobody asked for it");
+    assert!(
+        words(&editions.refresh(&none, &index)).is_empty(),
+        "the policy does not name the cluster"
+    );
     assert_eq!(words(&editions.refresh(&east, &index)), ["east begins"]);
     assert!(heads.has_edition(&"east".into()) && !heads.has_edition(&"west".into()));
     assert!(words(&editions.refresh(&east, &index)).is_empty(), "nothing differs");
