@@ -1,9 +1,8 @@
 //! The CA: a key, its chain, and the roots that it chains to.
 //!
-//! It issues two kinds of certificates: those of the control plane and those of workloads. It never
-//! decides whether a caller may have one. A CA consists of a few PEM files in one of two forms,
-//! wherever they are stored. A built-in CA is generated once and then handled like a plugged-in
-//! one.
+//! It issues certificates for the control plane and for workloads. It never decides whether a
+//! caller may have a certificate. A CA consists of a few PEM files in either of two forms, wherever
+//! they are stored. A built-in CA is generated once and then handled like a plugged-in one.
 
 use std::fmt;
 use std::future::Future;
@@ -115,7 +114,7 @@ impl AuthorityPem {
         read: impl Fn(&'static str) -> io::Result<Vec<u8>>,
     ) -> Result<Self, IdentityError> {
         let text = |name: &'static str| match read(name) {
-            // PEM is ASCII; other content fails later as PEM, with the name of its file.
+            // PEM is ASCII; other content fails later as PEM, with the file name.
             Ok(contents) => Ok(Some(String::from_utf8_lossy(&contents).into_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(IdentityError::Read { path: origin.join(name), source }),
@@ -178,8 +177,8 @@ pub trait AuthorityStore {
     ) -> impl Future<Output = Result<bool, IdentityError>> + Send;
 }
 
-/// Returns the CA of `store`, and creates one if there is none. Replicas that start at the same
-/// time end up with the same CA.
+/// Returns the CA in `store`, and creates one if the store is empty. Replicas that start at the
+/// same time end up with the same CA.
 pub async fn load_or_create(
     store: &impl AuthorityStore,
     now: SystemTime,
@@ -192,13 +191,13 @@ pub async fn load_or_create(
         return Ok(new);
     }
     let gone = || IdentityError::Store {
-        reason: "another replica's CA came and went".to_owned(),
+        reason: "another replica created a CA, which was deleted again".to_owned(),
         trouble: StoreTrouble::Unusable,
     };
     store.load().await?.ok_or_else(gone)
 }
 
-/// Storage of a CA in a dedicated directory, such as `<state-dir>/ca`.
+/// Storage of a CA in a dedicated directory, for example `<state-dir>/ca`.
 #[derive(Debug, Clone)]
 pub struct DirectoryStore(pub PathBuf);
 
@@ -319,8 +318,8 @@ impl Authority {
         self.leading.contains(root)
     }
 
-    /// Returns whether every client that trusts certificates of `other` also trusts those of this
-    /// CA: both chain to roots with the same name and key.
+    /// Returns whether every client that trusts certificates of `other` also trusts certificates of
+    /// this CA: both chain to roots with the same name and key.
     pub(super) fn is_believed_like(&self, other: &Self) -> bool {
         let led_to = |authority: &Self| -> Vec<CertificateDer<'static>> {
             let all = authority.roots.certificates();
@@ -380,7 +379,7 @@ impl Authority {
     }
 
     /// Issues a CA below this one, which may sign for workloads but not for further CAs: P-256,
-    /// valid for one year. `whose` is a part of its name.
+    /// valid for one year. `whose` becomes a part of the name.
     pub fn issue_authority(
         &self,
         whose: &str,

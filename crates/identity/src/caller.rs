@@ -18,7 +18,7 @@ const CLUSTER_ID: &str = "clusterid";
 const CLUSTER_ID_MAX: usize = 253;
 
 /// Reason to refuse a call with a token but without a cluster.
-const NO_NAME: &str = "the call brings a token and no clusterid that says whose it is";
+const NO_NAME: &str = "the call has a token but no clusterid";
 
 /// An authenticated caller.
 #[derive(Debug, Clone)]
@@ -234,7 +234,7 @@ fn agrees(peer: &PeerIdentity, token: &str) -> Result<(), CallerRefusal> {
     {
         true => Ok(()),
         false => Err(refuse(format!(
-            "the certificate is {id}, the token is of account {:?} in namespace {:?}",
+            "the certificate is of {id}, the token is of account {:?} in namespace {:?}",
             claims.service_account, claims.namespace
         ))),
     }
@@ -250,7 +250,7 @@ fn once<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Calle
     }
     let text = first.map(|value| value.to_str()).transpose();
     text.map_err(|_| {
-        let reason = format!("the {name} of the call is no text");
+        let reason = format!("the {name} of the call is not text");
         CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason)
     })
 }
@@ -259,7 +259,7 @@ fn named_cluster(headers: &HeaderMap) -> Result<Option<ClusterId>, CallerRefusal
     let named = once(headers, CLUSTER_ID)?.filter(|id| !id.is_empty());
     match named {
         Some(id) if id.len() > CLUSTER_ID_MAX => {
-            let reason = "the clusterid of the call is longer than any";
+            let reason = "the clusterid of the call is longer than 253 bytes";
             Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason))
         }
         named => Ok(named.map(ClusterId::from)),
@@ -273,7 +273,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, CallerRefusal> {
     match scheme.eq_ignore_ascii_case("bearer") {
         true => Ok(Some(token.trim())),
         false => {
-            let reason = "the authorization of the call is no bearer token";
+            let reason = "the authorization of the call is not a bearer token";
             Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason))
         }
     }

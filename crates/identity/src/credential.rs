@@ -67,7 +67,8 @@ pub fn read_credential(
 /// Reads Secrets of members for the gateways that run there.
 pub trait CredentialRegistry: fmt::Debug + Send + Sync {
     /// Watches a credential of a member for a proxy that runs there under `account`. The Secret is read until the last
-    /// receiver is dropped, and only while the account itself has the right to list the Secrets of its namespace.
+    /// receiver is dropped, and only while the account itself has the right to list the Secrets in
+    /// its namespace.
     fn follow(
         &self,
         cluster: &ClusterId,
@@ -127,7 +128,7 @@ mod tests {
         assert!(of_roots(&SecretFields::default()).is_err());
         let with = |list: &[u8]| SecretFields { revoked: Some(list.to_vec()), ..roots.clone() };
         let list = ca.revocation_list(&[7]);
-        let found = of_roots(&with(list.as_bytes())).expect("a list of what is revoked");
+        let found = of_roots(&with(list.as_bytes())).expect("a revocation list");
         let revoked = Some(list.clone().into_bytes());
         assert_eq!(found, Credential::Roots { roots: chain, revoked });
         let broken = list.replace("X509 CRL", "CERTIFICATE");

@@ -1,4 +1,4 @@
-//! Certificate requests, of which only the key is used.
+//! Certificate requests. Only their key is used.
 //!
 //! All names and extensions in a request are ignored: the names in the certificate come from the
 //! identity that the caller has proved. Istio's agent requests names that it may not choose.
@@ -30,7 +30,7 @@ pub fn public_key(pem: &str) -> Result<SubjectPublicKeyInfo, IdentityError> {
     let (rest, request) = X509CertificationRequest::from_der(&der)
         .map_err(|_| IdentityError::Request("it is not a PKCS#10 request"))?;
     if !rest.is_empty() {
-        return Err(IdentityError::Request("something follows the request"));
+        return Err(IdentityError::Request("there is data after the request"));
     }
     request
         .verify_signature()

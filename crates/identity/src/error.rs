@@ -32,7 +32,7 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// The store of the built-in CA failed.
-    #[error("the CA can't be loaded from its store, or kept there: {reason}")]
+    #[error("loading the CA from its store, or storing it, failed: {reason}")]
     Store {
         /// The reason that the store reported.
         reason: String,
@@ -90,7 +90,7 @@ pub enum IdentityError {
         missing: Vec<&'static str>,
     },
     /// No client would trust the certificates of this CA.
-    #[error("what the CA in {origin} signs does not verify against its roots: {reason}")]
+    #[error("certificates of the CA in {origin} do not chain to its roots: {reason}")]
     Unrooted {
         /// The directory of the CA.
         origin: String,
@@ -99,7 +99,7 @@ pub enum IdentityError {
     },
     /// No client would trust the certificates of a member's dedicated CA.
     #[error(
-        "what it signs leads to no root of the mesh's CA: {reason}; have such a root sign it, or put its root beside the others first"
+        "its certificates chain to no root of the mesh's CA: {reason}; have such a root sign it, or first add its root to the others"
     )]
     MemberAuthorityUnrooted {
         /// The error of the verifier.
@@ -107,17 +107,19 @@ pub enum IdentityError {
     },
     /// A member's dedicated CA does not exist.
     #[error(
-        "there is none; put an intermediate there to let the member in, or leave --ca-member-dir {member}=… away to have the mesh's CA sign for it"
+        "it does not exist; put an intermediate there to readmit the member, or remove --ca-member-dir {member}=… to have the mesh's CA sign for it"
     )]
     MemberAuthorityGone {
         /// The member.
         member: String,
     },
     /// The settings need a CA, but none is configured.
-    #[error("without a CA both a serving certificate and client roots must be given")]
+    #[error("without a CA, both a serving certificate and client roots must be set")]
     NoAuthority,
     /// The CA would change to a root that parts of the mesh lack.
-    #[error("the root {root} may not sign yet, and the CA stays as it is; those lack it: {lacks}")]
+    #[error(
+        "the root {root} may not sign yet, and the active CA is unchanged; known to lack it: {lacks}"
+    )]
     SignsTooEarly {
         /// The root.
         root: String,
@@ -126,8 +128,8 @@ pub enum IdentityError {
     },
     /// A root was removed from the files although certificates chain to it.
     #[error(
-        "the root {root} ({subject}) is still given to workloads and believed: certificates that lead to it {} {}",
-        if *assumed { "may live, since nobody kept records when they were issued, until" } else { "live until" },
+        "the root {root} ({subject}) is still sent to workloads and trusted: certificates that chain to it {} {}",
+        if *assumed { "may be valid, since their issuance was not recorded, until" } else { "are valid until" },
         time(*until)
     )]
     WithdrawnTooEarly {
@@ -141,7 +143,7 @@ pub enum IdentityError {
         assumed: bool,
     },
     /// A certificate was requested for too long, or for no time.
-    #[error("a certificate may live from 1 s to {} s, not {} s", most.as_secs(), asked.as_secs())]
+    #[error("the lifetime of a certificate must be from 1 s to {} s, not {} s", most.as_secs(), asked.as_secs())]
     Lifetime {
         /// The requested lifetime.
         asked: Duration,
@@ -165,17 +167,17 @@ pub enum IdentityError {
     Untrusted(webpki::Error),
     /// The peer's certificate verifies, but its roots may not sign for its trust domain.
     #[error(
-        "the certificate is of trust domain {trust_domain:?} and ends in a root that is not one of its own (caCertificates of the mesh config)"
+        "the certificate is of trust domain {trust_domain:?} but chains to none of this domain's roots (caCertificates of the mesh config)"
     )]
     ForeignRoot {
         /// The trust domain that it claims.
         trust_domain: String,
     },
     /// The connection does not use HTTP/2.
-    #[error("the peer did not agree on HTTP/2 by ALPN")]
+    #[error("the peer did not negotiate HTTP/2 with ALPN")]
     NotHttp2,
     /// The peer presented no certificate.
-    #[error("the peer showed no certificate")]
+    #[error("the peer presented no certificate")]
     NoPeerCertificate,
     /// A TLS configuration can't be made.
     #[error("TLS can't be set up: {0}")]
@@ -225,12 +227,12 @@ pub struct CertificateProblem {
     pub code: &'static str,
     /// Description of the problem.
     pub message: String,
-    /// Time of its first occurrence.
+    /// Time of the first occurrence.
     pub since: SystemTime,
 }
 
 impl CertificateProblem {
-    /// Converts an error to a problem. If it equals `known`, keeps the time of its first
+    /// Converts an error to a problem. If it equals `known`, keeps the time of the first
     /// occurrence.
     pub(super) fn of(fault: &IdentityError, known: Option<&Self>, now: SystemTime) -> Self {
         let message = Self::message_of(fault);

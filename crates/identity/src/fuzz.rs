@@ -44,7 +44,10 @@ pub(crate) fn client_hello(bytes: &[u8]) -> bool {
                 if let Ok(mut connection) = accepted.into_connection(server) {
                     let _ = connection.read_tls(&mut input);
                     let _ = connection.process_new_packets();
-                    assert!(connection.peer_certificates().is_none(), "nothing is proved yet");
+                    assert!(
+                        connection.peer_certificates().is_none(),
+                        "no certificate has been verified yet"
+                    );
                 }
                 return true;
             }
@@ -78,7 +81,7 @@ pub(crate) fn hellos() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Parses a certificate request, of which only the key is used.
+/// Parses a certificate request and reads its key.
 pub fn csr(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     crate::csr::public_key(text).is_ok()

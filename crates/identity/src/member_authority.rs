@@ -1,8 +1,8 @@
-//! Dedicated CAs of members: intermediates below a root of the mesh's CA, each of which signs for
-//! the workloads of a single member.
+//! Dedicated CAs of members: intermediates below a root of the mesh's CA, each for the workloads of
+//! a single member.
 //!
-//! They make the workloads of a member distinguishable, and allow to cut the member off by removing
-//! one certificate. The mesh's CA never signs instead of a dedicated one: a member whose CA was
+//! They make the workloads of a member distinguishable. Removing one certificate cuts the member
+//! off. The mesh's CA never signs instead of a dedicated one: a member whose CA was
 //! removed or is invalid receives no certificates, and other members are not affected. Pure: the
 //! caller reads the files.
 
@@ -26,7 +26,7 @@ pub type MemberAuthorities = BTreeMap<ClusterId, MemberAuthority>;
 /// The dedicated CA of one member.
 #[derive(Debug, Clone)]
 pub struct MemberAuthority {
-    /// Directory of its files.
+    /// Directory of the files.
     pub directory: PathBuf,
     /// The CA that signs for the member; while it is `None`, no CA does.
     pub authority: Option<Arc<Authority>>,
@@ -161,8 +161,8 @@ impl MemberAuthority {
                 _ => codes::MEMBER_CA.id,
             };
             let outcome = match &self.authority {
-                Some(_) => "what signed for it before goes on",
-                None => "its workloads are given no certificates",
+                Some(_) => "its previous CA stays active",
+                None => "its workloads receive no certificates",
             };
             let fact = CertificateProblem::message_of(&fault);
             let message = format!("the CA of member {member} ({directory}): {fact}; {outcome}");
@@ -176,9 +176,9 @@ impl MemberAuthority {
         }
         match &problem {
             Some(CertificateProblem { code, message, .. }) => {
-                error!(code, %member, %message, "a member's CA needs attention; no other is touched");
+                error!(code, %member, %message, "a member's CA needs attention; other members are not affected");
             }
-            None => info!(%member, %directory, "the member's own CA signs for it"),
+            None => info!(%member, %directory, "the member's dedicated CA signs for it"),
         }
         self.problem = problem;
     }

@@ -1,5 +1,5 @@
-//! The member of a certificate, if that member's dedicated CA signed it. Such a certificate can't
-//! be exchanged for one of another CA.
+//! The member of a certificate, if that member's dedicated CA signed it. That certificate can't be
+//! exchanged for a certificate of another CA.
 //!
 //! It is a non-critical extension like that of [`super::proof_time`]. Its value is a UTF8String:
 //! the member's ID.

@@ -140,7 +140,7 @@ impl PeerIdentity {
         &self.id
     }
 
-    /// Returns the expiry of its certificate; a connection must not outlive it for long.
+    /// Returns the expiry of the certificate; a connection must not outlive it for long.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }

@@ -14,11 +14,11 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Subject and validity of a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootLife {
-    /// Subject of the root, such as `O=Strait, CN=…`.
+    /// Subject of the root, for example `O=Strait, CN=…`.
     pub subject: String,
-    /// Start of its validity.
+    /// Start of the validity.
     pub begins: SystemTime,
-    /// End of its validity.
+    /// End of the validity.
     pub ends: SystemTime,
 }
 
@@ -27,7 +27,7 @@ pub struct RootLife {
 pub enum RootStage {
     /// Far from expiry.
     Fine,
-    /// Less than a fifth of its lifetime is left.
+    /// Less than a fifth of the lifetime is left.
     Fifth,
     /// Less than 30 days are left.
     Month,

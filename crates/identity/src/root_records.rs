@@ -149,7 +149,7 @@ impl RootLedger {
         self.records.subscribe()
     }
 
-    /// Merges the records of other replicas if they contain one of these roots. Otherwise they
+    /// Merges the records of other replicas if they contain any of these roots. Otherwise they
     /// belong to another CA.
     pub(super) fn adopt_shared(&self, roots: &TrustRoots) {
         let shared =
@@ -329,7 +329,7 @@ mod tests {
         ledger.issued(&[of(&old)], now + DAY);
         let needed = ledger.needed(new.roots(), now + 2 * DAY);
         assert_eq!(needed.iter().map(|one| &one.fingerprint).collect::<Vec<_>>(), [&of(&old)]);
-        assert!(needed[0].until >= now + 3 * DAY, "the later counts");
+        assert!(needed[0].until >= now + 3 * DAY, "the later expiry applies");
         assert!(ledger.needed(old.roots(), now).is_empty(), "it is there");
         assert!(ledger.needed(new.roots(), now + 4 * DAY).is_empty(), "its time has come");
     }

@@ -22,7 +22,7 @@ const LISTED: usize = 4;
 /// A part of the mesh that is not known to have a root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootLack {
-    /// Name of the part, such as `cluster east`.
+    /// Name of the part, for example `cluster east`.
     pub who: String,
     /// The reason, and how it ends.
     pub fact: String,
@@ -193,8 +193,8 @@ impl AuthorityInForce<'_> {
             let mut lacks = match records.get(root).filter(|_| given.contains(root)) {
                 Some(record) => self.lacks(record, now),
                 None => vec![RootLack {
-                    who: "everybody".to_owned(),
-                    fact: "it was not among the roots before; put it beside them and nothing else, first".to_owned(),
+                    who: "all parts".to_owned(),
+                    fact: "it was not among the roots before; first add it to them without other changes".to_owned(),
                     is_seen: true,
                 }],
             };

@@ -67,7 +67,7 @@ pub enum Serving {
         /// Its key.
         key: PathBuf,
     },
-    /// Issued by the CA, and renewed at half of its lifetime.
+    /// Issued by the CA, and renewed after half of the lifetime.
     Issued {
         /// DNS names and IP addresses; see [`default_names`].
         names: Vec<String>,
@@ -277,7 +277,7 @@ impl Rotation {
                 code = codes::ROOT_ENDS.id,
                 root = life.subject,
                 ends = %time(life.ends),
-                "a root of the CA ends; rotate to another in time"
+                "a root of the CA expires soon; rotate to another root before it expires"
             );
         }
         self.told = stage;
@@ -363,9 +363,9 @@ fn with_problem(
             code,
             %message,
             valid_until = %time(current.serving_not_after),
-            "certificates need attention; what was in force stays so"
+            "certificates need attention; the previous ones stay active"
         ),
-        None => info!("certificates are in order again"),
+        None => info!("certificates are valid again"),
     }
     Some(ServerIdentity { problem, ..current.clone() })
 }
@@ -373,7 +373,7 @@ fn with_problem(
 fn expired(current: &ServerIdentity, now: SystemTime) -> Option<IdentityError> {
     let leaf = current.certificate.cert.first()?;
     let (not_before, not_after) = validity(leaf)?;
-    let origin = "force".to_owned();
+    let origin = "use".to_owned();
     (not_after < now).then_some(IdentityError::NotValidNow { origin, not_before, not_after })
 }
 
@@ -387,8 +387,8 @@ fn report(old: &ServerIdentity, new: &ServerIdentity) {
     if shares_none(old, new) {
         warn!(
             code = "STR0708",
-            "no root of the old set is in the new one: workloads that were not given the new roots turn away what \
-             leads to them; to rotate without that, keep both for a while"
+            "the new roots contain none of the old ones: workloads without the new roots reject certificates \
+             that chain to them; to avoid this, keep both sets for a while"
         );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The server that accepted the call stores its [`Caller`] in the request's extensions. A caller
 //! with a token receives a certificate. A caller with a certificate receives another one only while
-//! its member still runs such a pod.
+//! its member still runs a pod with this identity.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use strait_proto::envoy::google::protobuf::value::Kind;
 use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateService;
 use strait_proto::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
 
-/// Maximum number of concurrent signatures, each of which occupies a CPU.
+/// Maximum number of concurrent signatures. Each occupies a CPU.
 const SIGNERS: usize = 2;
 
 /// Counts of certificate requests by result.
@@ -117,10 +117,12 @@ impl CertificateService {
         request: &IstioCertificateRequest,
         now: SystemTime,
     ) -> Result<SigningPermit, Status> {
-        // A foreign root may be trusted for its own domain, which gives no right to a certificate
-        // of this one.
+        // A foreign root may be trusted for its own domain. That gives no right to a certificate
+        // for this domain.
         let trust_domain = self.trust_domain.borrow().clone().ok_or_else(|| {
-            Status::unavailable("the mesh config, which names the trust domain, is not read yet")
+            Status::unavailable(
+                "the mesh config, which names the trust domain, has not been read yet",
+            )
         })?;
         if caller.identity().trust_domain() != &*trust_domain {
             return Err(Status::permission_denied(format!(
@@ -131,7 +133,8 @@ impl CertificateService {
             return Err(Status::permission_denied("this CA signs for the caller only"));
         }
         if let Some(signer) = named_signer(request) {
-            let text = format!("this CA signs itself; there is no CertSigner {signer:?}");
+            let text =
+                format!("this CA supports no external signers; there is no CertSigner {signer:?}");
             return Err(Status::invalid_argument(text));
         }
         if let Err(refusal) = caller.is_named() {
@@ -144,7 +147,7 @@ impl CertificateService {
         if let CallerProof::Certificate(peer, cluster) = caller.proof() {
             if !identity.still_trusts(peer, now) {
                 return Err(Status::unauthenticated(
-                    "STR0707: the client certificate has ended or no longer chains to a trusted root",
+                    "STR0707: the client certificate has expired or no longer chains to a trusted root",
                 ));
             }
             self.renews(peer, cluster.as_ref(), now)?;
@@ -164,7 +167,7 @@ impl CertificateService {
         let in_limits = lock(&self.limits).take(caller.identity(), Instant::now());
         in_limits.map_err(|wait| {
             let (code, ms) = (&codes::CERTIFICATE_LIMIT, wait.as_millis() + 1);
-            let text = format!("{code}: {}; ask again in {ms} ms", code.title);
+            let text = format!("{code}: {}; retry in {ms} ms", code.title);
             Status::resource_exhausted(text)
         })?;
         let ledger = Arc::clone(&identity.evidence().ledger);
@@ -177,8 +180,8 @@ impl CertificateService {
         Ok(SigningPermit { authority, counted, ledger, lifetime, proved })
     }
 
-    /// Returns the CA of the caller: the dedicated CA of its member if it has one, and never
-    /// another one instead.
+    /// Returns the CA of the caller: the dedicated CA of its member if one exists, and never
+    /// another CA instead.
     fn signer(
         &self,
         caller: &Caller,
@@ -227,7 +230,7 @@ impl CertificateService {
         let called = cluster.map(|cluster| self.registry.member_called(cluster));
         if let Some(member) = peer.member().filter(|member| called.as_ref() != Some(member)) {
             let code = &codes::OTHER_MEMBER_RENEWS;
-            let text = format!("{code}: {}: it is of cluster {member}", code.title);
+            let text = format!("{code}: {}: the certificate is of cluster {member}", code.title);
             return Err(Status::permission_denied(text));
         }
         let (code, id) = (&codes::NOT_RENEWED, peer.id());
@@ -247,9 +250,9 @@ impl CertificateService {
     ) -> Result<IstioCertificateResponse, Status> {
         let SigningPermit { authority, counted, ledger, lifetime, proved } =
             self.permit(caller, &request, now)?;
-        let fault = |_| Status::internal("the signer is gone");
+        let fault = |_| Status::internal("the signing task failed");
         let turn = Arc::clone(&self.signers).acquire_owned().await;
-        let turn = turn.map_err(|_| Status::unavailable("the server is going away"))?;
+        let turn = turn.map_err(|_| Status::unavailable("the server is shutting down"))?;
         let id = caller.identity().clone();
         let signed = tokio::task::spawn_blocking(move || {
             let _turn = turn;
@@ -283,7 +286,7 @@ impl IstioCertificateService for CertificateService {
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         count(&self.stats.asked);
         let Some(caller) = request.extensions().get::<Caller>().cloned() else {
-            return Err(Status::unauthenticated("nobody knows who calls"));
+            return Err(Status::unauthenticated("the caller is unknown"));
         };
         let answer = self.sign(&caller, request.into_inner(), SystemTime::now()).await;
         let (peer, by_token) = (caller.identity(), caller.token().is_some());

@@ -114,7 +114,7 @@ impl TrustRoots {
         for (bundle, domains) in &named.bundles {
             let read = Self::from_pem(bundle.as_bytes(), "caCertificates of the mesh config", now);
             let roots = read.map(|read| read.roots).unwrap_or_else(|error| {
-                warn!(code = error.code(), %error, ?domains, "roots are not used");
+                warn!(code = error.code(), %error, ?domains, "ignoring invalid roots");
                 Roots::new()
             });
             for domain in domains {
@@ -177,7 +177,7 @@ impl TrustRoots {
     #[must_use]
     pub(super) fn with(mut self, further: &[CertificateDer<'static>], now: SystemTime) -> Self {
         for certificate in further {
-            if let Ok(one) = Self::new(vec![certificate.clone()], "a root that is kept", now) {
+            if let Ok(one) = Self::new(vec![certificate.clone()], "a retained root", now) {
                 self.roots.extend(one.roots);
             }
         }
@@ -428,7 +428,7 @@ impl ClientCertVerifier for ClientVerifier {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
     }
 
     fn verify_tls13_signature(

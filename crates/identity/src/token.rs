@@ -38,10 +38,10 @@ pub enum TokenFlaw {
     #[error("the token has {0} bytes, more than {TOKEN_BYTES_MAX}")]
     TooLong(usize),
     /// It is not a signed JWT, or a required claim is missing or has another type.
-    #[error("it is no token of a service account: {0} is missing or of another form")]
+    #[error("it is not a token of a service account: {0} is missing or has another form")]
     Form(&'static str),
     /// The algorithm is not `RS256`, `ES256` or `ES384`, or does not match the key.
-    #[error("it is signed by {0:?}, which is not the algorithm of a key of its issuer")]
+    #[error("its algorithm is {0:?}, which does not match a key of its issuer")]
     Algorithm(String),
     /// The issuer has no key with this ID.
     #[error("{}", match .0 {
@@ -53,7 +53,7 @@ pub enum TokenFlaw {
     #[error("its signature is wrong")]
     Signature,
     /// The token is of another issuer.
-    #[error("its issuer is {found:?}, and not {wanted:?}")]
+    #[error("its issuer is {found:?}, not {wanted:?}")]
     Issuer {
         /// The issuer of the token.
         found: String,
@@ -61,13 +61,13 @@ pub enum TokenFlaw {
         wanted: Arc<str>,
     },
     /// The token is for another audience.
-    #[error("its audience is {0:?}, which is not ours")]
+    #[error("its audience is {0:?}, which is not accepted")]
     Audience(Vec<String>),
     /// The token has expired.
-    #[error("it has ended")]
+    #[error("it has expired")]
     Ended,
     /// The token is not valid yet.
-    #[error("it does not hold yet")]
+    #[error("it is not valid yet")]
     Early,
 }
 
@@ -351,10 +351,10 @@ impl IssuerKeys {
     /// If it is not a key set, has more than 32 keys, or has no usable key.
     pub fn parse(issuer: &str, key_set: &[u8]) -> Result<Self, InvalidKeys> {
         if issuer.is_empty() || issuer.len() > ISSUER_MAX {
-            return Err(InvalidKeys("the issuer has no name, or one of more than 2048 bytes"));
+            return Err(InvalidKeys("the name of the issuer is empty or longer than 2048 bytes"));
         }
-        let set: KeySetText =
-            serde_json::from_slice(key_set).map_err(|_| InvalidKeys("it is no set of keys"))?;
+        let set: KeySetText = serde_json::from_slice(key_set)
+            .map_err(|_| InvalidKeys("it is not a JSON Web Key Set"))?;
         if set.keys.len() > KEYS_MAX {
             return Err(InvalidKeys("there are more than 32 keys"));
         }
@@ -368,9 +368,7 @@ impl IssuerKeys {
             }
         }
         if keys.is_empty() {
-            return Err(InvalidKeys(
-                "there is no key for RS256, ES256 or ES384 that has a name (kid)",
-            ));
+            return Err(InvalidKeys("there is no key for RS256, ES256 or ES384 with an ID (kid)"));
         }
         Ok(Self { issuer: issuer.into(), keys })
     }
@@ -463,7 +461,7 @@ impl PublicKey {
 pub(crate) fn fuzz(bytes: &[u8]) -> bool {
     if let Ok(keys) = IssuerKeys::parse("https://issuer.example", bytes) {
         let again = IssuerKeys::parse(keys.issuer(), keys.to_key_set().as_bytes());
-        assert_eq!(again.as_ref(), Ok(&keys), "what we write ourselves is read");
+        assert_eq!(again.as_ref(), Ok(&keys), "encoded keys can be parsed");
         return true;
     }
     let Ok(token) = str::from_utf8(bytes) else { return false };

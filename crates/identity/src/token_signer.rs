@@ -12,7 +12,7 @@ use crate::token::IssuerKeys;
 
 /// Signs tokens like an API server, with a new key.
 pub struct Signer {
-    /// The issuer of its tokens.
+    /// The issuer of the tokens.
     pub issuer: String,
     key: EcdsaKeyPair,
     id: &'static str,

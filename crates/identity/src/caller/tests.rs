@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::{Ca, id};
 use crate::token_signer::Signer;
 
-/// Accepts every well-formed token as one of account `web`.
+/// Accepts every well-formed token as a token of account `web`.
 #[derive(Debug)]
 struct Registry;
 
@@ -107,7 +107,7 @@ async fn token_without_cluster_is_of_the_config_cluster_but_of_no_proxy() {
     };
     let unnamed = of(&[("authorization", &bearer)]).await;
     assert_eq!(unnamed.token().expect("a token").cluster.as_str(), "config");
-    assert!(unnamed.is_named().is_err(), "it may ask how others fare");
+    assert!(unnamed.is_named().is_err(), "it may only read the status of others");
     let named = of(&[("authorization", &bearer), ("clusterid", "config")]).await;
     assert!(named.is_named().is_ok());
 }

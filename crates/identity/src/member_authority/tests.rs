@@ -78,7 +78,7 @@ fn state(own: &MemberAuthority) -> (bool, Option<&'static str>) {
     (own.authority.is_some(), own.problem.as_ref().map(|problem| problem.code))
 }
 
-/// Returns whether the CA is the same as before.
+/// Returns whether the CA is unchanged.
 fn is_same(a: &MemberAuthority, b: &MemberAuthority) -> bool {
     let held = |own: &MemberAuthority| own.authority.as_ref().map(Arc::as_ptr);
     held(a) == held(b) && a.authority.is_some()
@@ -95,14 +95,14 @@ fn invalid_files_keep_the_active_ca_and_an_empty_directory_cuts_off() {
         assert_eq!(state(&kept), (true, Some("STR0555")));
         assert!(is_same(&kept, &good));
     }
-    let told = mesh.next(Ok(Some(below(&other))), Some(&good)).problem.expect("told").message;
-    for part in ["member east (/cas/east)", "leads to no root of the mesh's CA", "have such a root"]
+    let told = mesh.next(Ok(Some(below(&other))), Some(&good)).problem.expect("a problem").message;
+    for part in ["member east (/cas/east)", "chain to no root of the mesh's CA", "have such a root"]
     {
         assert!(told.contains(part), "{part} in {told}");
     }
     let cut = mesh.next(Ok(None), Some(&good));
     assert_eq!(state(&cut), (false, Some("STR0556")));
-    // A partial CA, such as one that is being written, does not restore a removed one.
+    // A partial CA, for example during a write, does not restore a removed CA.
     let half = mesh.next(partial(), Some(&cut));
     assert_eq!(state(&half), (false, Some("STR0555")));
     assert_eq!(state(&mesh.next(Ok(Some(below(&ca))), Some(&half))), (true, None));
@@ -155,7 +155,7 @@ fn other_root_signs_for_a_member_once_no_part_is_seen_to_lack_it() {
     let waits = both.next(Ok(Some(files.clone())), Some(&same_step));
     assert_eq!(state(&waits), (true, Some("STR0550")));
     assert!(led_by(&waits, &old) && is_same(&waits, &same_step));
-    let told = &waits.problem.as_ref().expect("told").message;
+    let told = &waits.problem.as_ref().expect("a problem").message;
     assert!(told.contains("cluster west: it lacks it"), "{told}");
     // An operator approves, or all parts have the root.
     let approved = [new.authority.leading()[0].clone()].into();

@@ -329,9 +329,9 @@ fn expired_serving_certificate_is_a_problem() {
     let mut rotation = Rotation::new(files.clone());
     assert!(rotation.apply(&settings, files.clone(), &first, now).is_none());
     let later = now + Duration::from_secs(25 * 3600);
-    let ended = rotation.apply(&settings, files.clone(), &first, later).expect("it is said");
+    let ended = rotation.apply(&settings, files.clone(), &first, later).expect("a problem");
     assert_eq!(ended.problem.as_ref().map(|problem| problem.code), Some("STR0704"));
-    assert!(rotation.apply(&settings, files, &ended, later).is_none(), "it is said once");
+    assert!(rotation.apply(&settings, files, &ended, later).is_none(), "it is reported once");
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn followed_ca_is_never_replaced_by_an_invalid_one() {
     current = read(&current).expect("a problem");
     let problem = current.problem.as_ref().expect("it is shown");
     assert!(problem.message.contains("lacks ca-key.pem"), "{}", problem.message);
-    assert_eq!(*current.trust, *a.authority.roots().as_ref(), "what was good stays");
+    assert_eq!(*current.trust, *a.authority.roots().as_ref(), "the valid roots stay active");
     change.send_replace(of(Ok(b.files.clone())));
     assert!(read(&current).is_none(), "seen once");
     current = read(&current).expect("the new one");
@@ -417,14 +417,14 @@ async fn roots_of_the_mesh_config_apply_while_it_names_them() {
         members: Default::default(),
     });
     let client = || west.invalid(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
-    running.let_in(&client(), mesh.roots()).await.expect_err("nobody knows it");
+    running.let_in(&client(), mesh.roots()).await.expect_err("its root is not trusted");
     let bundles = vec![(west.roots().to_pem(), vec!["west.example".to_owned()])];
     named.send_replace(Arc::new(NamedRoots { own: vec!["cluster.local".into()], bundles }));
     running.until(|now| now.trust_generation == 1).await;
     let peer = running.let_in(&client(), mesh.roots()).await.expect("it is west's");
     named.send_replace(Arc::default());
     let now = running.until(|now| now.trust_generation == 2).await;
-    assert!(!now.still_trusts(&peer, SystemTime::now()), "connections of it end");
+    assert!(!now.still_trusts(&peer, SystemTime::now()), "its connections are closed");
 }
 
 /// Reports that a part of the mesh lacks each root, while the flag is set.
@@ -436,7 +436,7 @@ impl RootWitness for Somebody {
         let lacks = self.0.load(std::sync::atomic::Ordering::Relaxed);
         let lack = RootLack {
             who: "cluster east".to_owned(),
-            fact: "it is dark".to_owned(),
+            fact: "it is unreachable".to_owned(),
             is_seen: true,
         };
         lacks.then_some(lack).into_iter().collect()
@@ -507,14 +507,14 @@ fn missing_root_signs_nothing_until_an_operator_approves() {
     // Signs in the same step in which the root is added, before any workload has it.
     ca.change(&signing, "", now);
     assert_eq!(ca.code(), Some("STR0550"));
-    assert_eq!(ca.current.trust.len(), 1, "all stays as it was");
+    assert_eq!(ca.current.trust.len(), 1, "nothing changes");
     // Only the root is added.
     ca.change(&AuthorityPem { root_cert: both(&old, &new), ..old.files.clone() }, "", now);
     let steps = [(fingerprint(&old), RootStep::Signs), (fingerprint(&new), RootStep::Distribute)];
     assert_eq!((ca.code(), ca.steps(now)), (None, steps.to_vec()));
     ca.change(&signing, "", now);
     let message = ca.current.problem.as_ref().map(|problem| problem.message.clone());
-    assert!(message.is_some_and(|text| text.contains("cluster east: it is dark")));
+    assert!(message.is_some_and(|text| text.contains("cluster east: it is unreachable")));
     assert_eq!(ca.steps(now), steps);
     // Tried again without a change of the files.
     witness.0.store(false, std::sync::atomic::Ordering::Relaxed);
@@ -550,7 +550,7 @@ fn root_removed_too_early_stays_until_its_last_certificate_expires() {
     assert_eq!(
         ca.steps(now)[0],
         (fingerprint(&new), RootStep::Signs),
-        "the rest of the set counts"
+        "the rest of the files is active"
     );
     // A process that starts with these files has the records, like another replica.
     let kept = serde_json::to_string(&evidence.ledger.records()).expect("JSON");
@@ -561,7 +561,7 @@ fn root_removed_too_early_stays_until_its_last_certificate_expires() {
     again.read(now + day);
     assert!(is_kept(&again, now + day));
     again.read(now + 4 * day);
-    assert!(!is_kept(&again, now + 4 * day), "it goes by itself");
+    assert!(!is_kept(&again, now + 4 * day), "it is removed automatically");
     // The key was stolen: an operator ends the wait immediately.
     ca.change(&new.files, &fingerprint(&old), now);
     assert!(!is_kept(&ca, now));
@@ -593,5 +593,5 @@ fn root_renewed_with_the_same_key_needs_no_steps() {
     let longer = old.made_anew();
     ca.change(&longer, "", now);
     assert_eq!(ca.code(), None);
-    assert_eq!(ca.steps(now).len(), 1, "who believes the one believes the other");
+    assert_eq!(ca.steps(now).len(), 1, "both roots verify the same certificates");
 }

@@ -199,7 +199,7 @@ async fn certificates_are_exchanged_for_30_days_and_then_only_by_token() {
         (caller, long.into_inner())
     };
     let (caller, asked) = csr(peer);
-    let first = service.sign(&caller, asked, start).await.expect("it counts from now on");
+    let first = service.sign(&caller, asked, start).await.expect("the time starts now");
     let (caller, asked) = csr(peer_of_at(&ca, first, start + day));
     let second = service.sign(&caller, asked, start + 25 * day).await.expect("within 30 days");
     let (caller, asked) = csr(peer_of_at(&ca, second, start + 26 * day));
@@ -209,7 +209,7 @@ async fn certificates_are_exchanged_for_30_days_and_then_only_by_token() {
     let proof = TokenProof { cluster: "east".into(), named: true, pod: None, expires: start };
     let by_token = Caller::of_token(id("web"), proof);
     let (_, asked) = csr(ca.roots().authenticate(&chain, start).expect("verifies"));
-    service.sign(&by_token, asked, start + 35 * day).await.expect("a token begins anew");
+    service.sign(&by_token, asked, start + 35 * day).await.expect("a token restarts the time");
 }
 
 /// Returns the peer that presents the certificate of a response.
@@ -330,6 +330,6 @@ async fn invalid_dedicated_ca_causes_a_retryable_error() {
     let refused = service.create_certificate(by_token("east")).await.expect_err("unrooted");
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().starts_with("STR0555"), "{refused}");
-    service.create_certificate(by_token("west")).await.expect("nobody else notices");
+    service.create_certificate(by_token("west")).await.expect("other members are not affected");
     assert_eq!(service.stats.failed_by_reason().get("CA_NOT_READY"), Some(&1));
 }

@@ -36,7 +36,7 @@ fn rsa_signature_is_verified() {
     let keys = IssuerKeys::parse(ISSUER, keys).expect("keys");
     let claims = verified(token, &keys, SystemTime::now()).expect("good");
     assert_eq!(claims.pod.expect("a pod").name, "web-0".into());
-    // Changes one letter of the signed part, and one of the signature.
+    // Changes one letter of the signed part, and another in the signature.
     for at in [100, token.len() - 20] {
         let other = if token.as_bytes()[at] == b'A' { "B" } else { "A" };
         let mut changed = token.to_owned();
