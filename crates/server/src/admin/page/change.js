@@ -1,4 +1,4 @@
-// One change of the timeline: what caused it, what it did, and what each proxy did then, as far as that is kept.
+// Page of one change of the timeline: its causes, its effect, and what each proxy did with it, as far as that is kept.
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
@@ -11,20 +11,20 @@ import { badge, table } from "./table.js";
 /** @param {any} row */
 export const changeHref = (row) => `#/timeline/${encodeURIComponent(row.seq)}`;
 
-/** A time as the CLI has it. @param {unknown} ms */
+/** Formats a duration like the CLI. @param {unknown} ms */
 export const milliseconds = (ms) => typeof ms === "number" ? `${ms.toFixed(1)} ms` : "<none>";
 
-/** An object behind a change, in the CLI's words. @param {any} cause */
+/** Formats an object that caused a change, in the CLI's words. @param {any} cause */
 export function causeName(cause) {
   if (!cause) return "<none>";
   const name = cause.namespace ? ` ${cause.namespace}/${cause.name}` : cause.name ? ` ${cause.name}` : "";
   return `${cause.kind}${name}${cause.cluster ? ` in ${cause.cluster}` : ""}`;
 }
 
-/** The name in a node id. @param {unknown} id */
+/** Returns the proxy's name from a node id. @param {unknown} id */
 export const nameOfId = (id) => String(id).split("~")[2] ?? String(id);
 
-/** What a proxy did, the worst first. @type {Record<string, Look>} */
+/** Looks of what a proxy did with a change, the worst first. @type {Record<string, Look>} */
 const ANSWERS = {
   refused: { tone: "bad", icon: "bad", rank: 3 },
   unfollowed: { tone: "doubtful", icon: "warn", rank: 2 },
@@ -50,7 +50,7 @@ export function changePage({ redraw }, seq, followed) {
     return { title: "Change", needs, command: ["strait", "events"], body: () => [links,
       h("section", { class: "card notice" }, h("h2", {}, "Not kept any more"), h("p", {}, `There is no change ${seq} among those that are kept.`))] };
   }
-  // Of a bundle only the list is there.
+    // A bundle has only the list of changes.
   const detail = api.get(`/debug/events?seq=${encodeURIComponent(seq)}`);
   const refusals = detail?.value?.refusals ?? [];
   const steps = detail?.value?.steps ?? [];

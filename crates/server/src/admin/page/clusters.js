@@ -1,4 +1,4 @@
-// Clusters as a list, and one of them with all that is known of it.
+// The list of clusters, and the page of one cluster with everything that is known about it.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";

@@ -1,4 +1,4 @@
-// Proxies as squares, each with the worst of what it did with what it was sent; and one of them by type.
+// Proxies as squares, each colored by the worst state of its types; and the page of one proxy, type by type.
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
@@ -9,10 +9,10 @@ import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
-/** How many squares are drawn, and of how many clusters, the worst first; the table has them all. */
+/** Maximum number of squares and of clusters drawn, the worst first. The table lists all. */
 const SQUARES_MAX = 6000;
 const FLEETS_MAX = 200;
-/** From so many on squares are small. */
+/** Number of proxies in a cluster from which squares are small. */
 const SMALL_FROM = 400;
 
 /** @param {any} proxy */
@@ -23,7 +23,7 @@ export function proxiesPage({ place, redraw, go }) {
   const needs = ["/debug/proxies"];
   /** @type {any[]} */
   const all = api.get("/debug/proxies")?.value ?? [];
-  // Acknowledgements make no event.
+    // Acknowledgements cause no event.
   if (all.some((row) => proxyState(row) === "waits")) api.expect();
   const [key] = place.parts;
   if (key) return one(key, all.find((row) => row.key === key), needs);
@@ -90,13 +90,13 @@ export function proxiesPage({ place, redraw, go }) {
   };
 }
 
-/** As `strait proxy list` has it. @param {any} entry */
+/** Formats the state of a type like `strait proxy list`. @param {any} entry */
 function typeText(entry) {
   const state = typeState(entry);
   return state === "NACK" || state === "waits" ? `${state} ${age(entry.lastSent)}` : state;
 }
 
-/** Squares are one stop for the Tab key. @param {KeyboardEvent} event */
+/** Moves between squares with the arrow keys: together they are one stop for the Tab key. @param {KeyboardEvent} event */
 function move(event) {
   const from = event.target;
   if (!(from instanceof HTMLElement) || !from.parentElement) return;

@@ -1,5 +1,5 @@
-// A change that is given to a share of proxies first: how far it is, what it waits for, who refused it, what stopped it; and what
-// is held in its place.
+// A rollout: its current step, what it waits for, which proxies refused the configuration, and why it was stopped; and the
+// configuration that is held instead.
 
 import * as api from "./api.js";
 import { h, icon, svg } from "./dom.js";
@@ -11,16 +11,16 @@ import { badge, table } from "./table.js";
 
 export const ROLLOUT_HREF = "#/timeline/rollout";
 
-/** As many digits of a configuration's name as the CLI shows. @param {unknown} id */
+/** Shortens a configuration's id to as many digits as the CLI shows. @param {unknown} id */
 const digits = (id) => text(id).slice(0, 12);
 
-/** What is let out, and what was stopped; `undefined` until it is known. @returns {any} */
+/** Returns the running rollout and the last stopped one, or `undefined` before the answer arrives. @returns {any} */
 export const rolloutState = () => api.get("/debug/rollout")?.value;
 
-/** What the share is, in words. @param {any} running */
+/** Formats the size of the share. @param {any} running */
 const shareWords = (running) => `${number(running.proxies)} of ${plural(running.connected, "proxy", "proxies")}`;
 
-/** For the head of the map: one word of what is let out. @param {any} state */
+/** Returns the rollout's chip for the head of the map, or null. @param {any} state */
 export function rolloutChip(state) {
   const running = state?.running;
   if (!running) return null;
@@ -28,7 +28,7 @@ export function rolloutChip(state) {
   return h("a", { class: "chip", href: ROLLOUT_HREF }, badge({ tone: running.refused ? "bad" : "info", icon: running.refused ? "bad" : "sync", rank: 1 }, words));
 }
 
-/** What is not as it should be of it, for the list beside the map. @param {any} state */
+/** Returns the problems of rollouts, for the list next to the map. @param {any} state */
 export function rolloutTroubles(state) {
   const lost = state?.lost;
   /** @type {import("./states.js").Look} */
@@ -37,7 +37,8 @@ export function rolloutTroubles(state) {
 }
 
 /**
- * What is held, as a row of the list beside the map: as a problem where a roll-out was stopped, as `strait check` has it.
+ * Returns the held configuration as a row of the list next to the map. As in `strait check`, it is a problem if a rollout
+ * was stopped.
  * @param {any} held
  */
 export function heldTrouble(held) {
@@ -51,7 +52,7 @@ export function heldTrouble(held) {
   };
 }
 
-/** On the timeline, what is let out and what is held at the moment. @param {Context} context */
+/** Returns the timeline's cards for the running rollout and for the held configuration. @param {Context} context */
 export function rolloutCards(context) {
   const state = rolloutState();
   const held = api.get("/debug/mesh")?.value?.held;
@@ -64,7 +65,7 @@ export function rolloutCards(context) {
   ];
 }
 
-/** Of the roll-out alone. @param {Context} context @returns {View} */
+/** Page of the rollout alone. @param {Context} context @returns {View} */
 export function rolloutPage(context) {
   const needs = ["/debug/rollout", "/debug/mesh"];
   const state = rolloutState() ?? {};
@@ -98,7 +99,7 @@ function title(running) {
   return running.step === null ? "A change is about to be let out: nobody is given it yet" : `A change is given to ${running.percent}% of proxies`;
 }
 
-/** A row of facts for each pair. @param {[string, any][]} rows */
+/** Lists the facts that have a value. @param {[string, any][]} rows */
 const facts = (rows) => h("dl", { class: "facts-list" }, rows.filter(([, value]) => value !== null && value !== false && value !== undefined).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 
 /** @param {any} running */
@@ -132,11 +133,11 @@ function heldFacts(held) {
   ]);
 }
 
-/** In the CLI's words. @param {any} plan */
+/** Formats the plan in the CLI's words. @param {any} plan */
 const planWords = (plan) => `Changes are let out to ${plan.steps.map((/** @type {number} */ step) => `${step}%`).join(", ")} of proxies, a step each ${plan.everySeconds}s; `
   + `stopped by ${plan.stopAt.refused} that refuse, or more than ${plan.stopAt.lostEndpoints}% of a service's endpoints lost.`;
 
-/** All proxies as a bar, the share that is given it, and where the steps are. @param {any} running */
+/** Draws all proxies as a bar, with the share that has the new configuration, and the steps. @param {any} running */
 function picture(running) {
   return svg("svg", { class: "share", viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" },
     svg("rect", { class: "others", x: 0, y: 0, width: 100, height: 8 }),
@@ -163,7 +164,7 @@ function steps(running) {
   });
 }
 
-/** `name.namespace` of a node id. @param {string} id */
+/** Returns `name.namespace` of a node id. @param {string} id */
 const proxyOf = (id) => String(id).split("~")[2] ?? String(id);
 
 /** @type {import("./table.js").Column[]} */
@@ -175,7 +176,7 @@ const PROXIES = [
     key: (row) => (row.error === null ? 0 : 1), wide: true },
 ];
 
-/** Those who refused first; some of these may have left. @param {any} running @returns {{ id: string, error: string | null }[]} */
+/** Returns the share's proxies: first those that refused, some of which may have left. @param {any} running @returns {{ id: string, error: string | null }[]} */
 function proxies(running) {
   const refusals = (running.refusals ?? []).map((/** @type {any} */ one) => ({ id: one.proxy, error: one.error }));
   const said = new Set(refusals.map((/** @type {any} */ one) => one.id));

@@ -1,4 +1,4 @@
-// Services as a list; and one of them as a flow: from clusters, by gateways, to the proxy that is chosen.
+// The list of services; and one service as a flow from clusters, through gateways, to the selected proxy.
 
 import * as api from "./api.js";
 import { h, icon, svg } from "./dom.js";
@@ -85,7 +85,7 @@ function one(host, row, query, redraw, go) {
   };
 }
 
-/** The flow that is shown, for its bands. @type {{ from: string, to: string, count: number, tone: string }[]} */
+/** Bands of the drawn flow. @type {{ from: string, to: string, count: number, tone: string }[]} */
 let bands = [];
 
 /** @param {any} answer @param {any} proxy @param {string} name */
@@ -124,7 +124,7 @@ function flow(answer, proxy, name) {
       h("div", { class: total > 0 ? "node good" : "node bad", "data-node": "the-proxy" }, h("strong", {}, name), h("span", { class: "fine" }, proxy ? `network ${text(proxy.network)}` : ""), h("span", {}, `${plural(total, "endpoint")} in all`))));
 }
 
-/** Bands from node to node, drawn once they have found their places. */
+/** Draws the bands between nodes, whose positions are known only after the layout. */
 export function drawFlow() {
   const sheet = document.querySelector("svg.bands");
   const around = sheet?.parentElement;

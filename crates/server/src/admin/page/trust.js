@@ -1,4 +1,4 @@
-// What ends when, on a time axis: certificates, and the tokens by which clusters are read; and who trusts whom.
+// Expiry on a time axis, of certificates and of the tokens for the clusters' API servers; and trust domains with their clusters.
 
 import * as api from "./api.js";
 import { h, icon, svg } from "./dom.js";
@@ -7,13 +7,13 @@ import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
-/** How many bars are drawn, the soonest first; the table has them all. */
+/** Maximum number of bars drawn, the earliest expiry first. The table lists all. */
 const BARS = 60;
 const DAY = 86_400_000;
-/** So long before a certificate's end somebody should see to it that there is another one: a serving one is renewed before. */
+/** Milliseconds before its end from which a certificate counts as about to end. A serving certificate is renewed earlier. */
 const SOON = 3_600_000;
 
-/** What becomes of a root. @type {Record<string, string>} */
+/** Descriptions of the steps of a root. @type {Record<string, string>} */
 const STEPS = {
   signs: "signs", distribute: "is being given to all", sign: "may sign", wait: "signs no more", kept: "kept, though in no file", withdraw: "may go",
 };
@@ -85,7 +85,7 @@ function axis(label, tokens) {
   const least = end - start;
   const steps = [3_600_000, 6 * 3_600_000, DAY, 2 * DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY, 730 * DAY, 3650 * DAY];
   const step = steps.find((size) => least / size <= 6) ?? least / 5;
-  // To a whole number of steps, each of which is as wide as its label.
+    // Round up to a whole number of steps, each as wide as its label.
   const long = Math.ceil(least / step) * step;
   const marks = Array.from({ length: Math.round(long / step) }, (_, at) => at * step);
   const x = (/** @type {number} */ at) => (Math.max(0, at) / long) * 100;
