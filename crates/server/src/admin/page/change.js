@@ -48,7 +48,7 @@ export function changePage({ redraw }, seq, followed) {
   const links = h("p", { class: "links" }, h("a", { href: "#/timeline" }, "Timeline"));
   if (!row) {
     return { title: "Change", needs, command: ["strait", "events"], body: () => [links,
-      h("section", { class: "card notice" }, h("h2", {}, "Not kept any more"), h("p", {}, `There is no change ${seq} among those that are kept.`))] };
+      h("section", { class: "card notice" }, h("h2", {}, "Change not found"), h("p", {}, `The control plane does not keep change ${seq} any more, or it never existed.`))] };
   }
     // A bundle has only the list of changes.
   const detail = api.get(`/debug/events?seq=${encodeURIComponent(seq)}`);
@@ -66,10 +66,10 @@ export function changePage({ redraw }, seq, followed) {
       refusals.length > 0 && (mend("STR0507") ?? help("STR0507")),
       h("section", { class: "card" }, h("dl", { class: "facts-list" }, [
         ["Heard", row.at], ["Cause", causes.join(", ")], ["Effect", text(row.effect)],
-        ["Published", `begun after ${milliseconds(row.waitedMs)}, published after ${milliseconds(row.publishedMs)}, version ${row.version}`],
+        ["Published", `started after ${milliseconds(row.waitedMs)}, published after ${milliseconds(row.publishedMs)}, version ${row.version}`],
         ["Proxies", words], ["Last answer", `after ${milliseconds(row.ms)}`],
       ].flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
-      detail?.error && h("p", { class: "fine" }, `Who was sent it is not known here: ${detail.error}`),
+      detail?.error && h("p", { class: "fine" }, `The proxies of this change can't be shown: ${detail.error}`),
       steps.length > 0 && table("proxies of the change", [
         { header: "Proxy", cell: (one) => nameOfId(one.proxy), key: (one) => nameOfId(one.proxy) },
         { header: "Cluster", cell: (one) => text(one.cluster), key: (one) => text(one.cluster) },
@@ -78,7 +78,7 @@ export function changePage({ redraw }, seq, followed) {
         { header: "Answer", cell: (one) => badge(answerLook(one), one.answer), key: (one) => answerLook(one).rank },
       ], steps, redraw, { caption: "Proxies" }),
       steps.length > 0 && row.proxies > steps.length && h("p", { class: "fine" },
-        `${plural(row.proxies - steps.length, "more is", "more are")} counted: the steps of those that were sent it first, and of those that answered last, are kept.`),
+        `${plural(row.proxies - steps.length, "more is", "more are")} counted. The control plane keeps the steps of the proxies that got the change first and of those that answered last.`),
     ],
   };
 }

@@ -107,8 +107,8 @@ function form(given, proxies, services, go) {
 /** Returns links to a few explanations, as examples. @param {any[]} proxies @param {any[]} services */
 function examples(proxies, services) {
   const pairs = choices(proxies).slice(0, 3).flatMap((proxy) => services.slice(0, 3).map((one) => [proxy, one.hostname]));
-  if (pairs.length === 0) return h("section", { class: "card notice" }, h("h2", {}, "Nobody to explain to"), h("p", {}, "No proxy is connected, or there is no service yet."));
-  return h("section", { class: "card" }, h("h2", {}, "To begin with"),
+  if (pairs.length === 0) return h("section", { class: "card notice" }, h("h2", {}, "Nothing to explain"), h("p", {}, "No proxy is connected, or there is no service yet."));
+  return h("section", { class: "card" }, h("h2", {}, "Examples"),
     h("ul", { class: "names tall" }, pairs.map(([proxy, service]) => h("li", {}, h("a", { href: `#/explain?${new URLSearchParams({ proxy, service })}` }, `${proxy} → ${service}`)))));
 }
 

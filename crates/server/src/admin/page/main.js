@@ -127,7 +127,7 @@ function draw() {
  */
 function viewOf(page, context) {
   /** @param {unknown} error */
-  const undrawable = (error) => [failure(`What the control plane answered is not what this page knows, perhaps of another version: ${error}`, 200)];
+  const undrawable = (error) => [failure(`This page can't read the control plane's answer, which may come from a different version: ${error}`, 200)];
   try {
     const view = page.draw(context);
     const body = () => {
@@ -227,7 +227,7 @@ async function copy(line, button) {
         // The clipboard works only over https or on this machine. Select the command instead.
     const shown = button.parentElement?.querySelector("code");
     if (shown) getSelection()?.selectAllChildren(shown);
-    copied = "The command is marked: copy it";
+    copied = "The command is selected: copy it";
   }
   redraw();
   setTimeout(() => {
@@ -241,7 +241,7 @@ const loading = () =>
 
 /** @param {string} error @param {number} status */
 function failure(error, status) {
-  const title = status === 503 ? "Not ready yet" : status === 404 ? "Not there" : status === 0 ? "No answer" : "That can't be shown";
+  const title = status === 503 ? "Not ready yet" : status === 404 ? "Not found" : status === 0 ? "No answer" : "This can't be shown";
   return h("section", { class: "card notice", role: "alert" },
     h("h2", {}, icon(status === 503 ? "sync" : "warn"), title),
     h("p", {}, error),
@@ -253,10 +253,10 @@ function entry() {
   return h("section", { class: "card entry" },
     h("img", { src: "/page/icon.svg", alt: "", width: "56", height: "56" }),
     h("h1", { id: "title", tabindex: "-1" }, "This page needs a session"),
-    h("p", {}, "It shows what holders of the admin token may see. On a machine that has the token, run:"),
+    h("p", {}, "It shows what the admin token gives access to. On a machine that has the token, run:"),
     command(["strait", "ui"]),
-    h("p", {}, "That opens the page here, by a link that works once and for a minute. ",
-      "A session ends with the control plane's process, after half an hour without a page, and after twelve hours."),
+    h("p", {}, "The command opens this page with a link that works once and for one minute. ",
+      "A session ends when the control plane's process ends, after 30 minutes without an open page, and after 12 hours."),
     h("p", { class: "fine" }, "For a control plane in a cluster, forward its port first: ",
       h("code", {}, "kubectl -n strait-system port-forward deploy/strait 15014")));
 }

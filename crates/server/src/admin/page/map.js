@@ -143,7 +143,7 @@ function empty() {
   return h("section", { class: "sea empty-sea" },
     h("div", { class: "card notice" },
       h("h2", {}, "No clusters yet"),
-      h("p", {}, "A cluster joins by a Secret with its kubeconfig. This makes one, with the smallest rights that will do:"),
+      h("p", {}, "A cluster joins with a Secret that contains its kubeconfig. This command creates one, with the least privileges that suffice:"),
       h("p", {}, h("code", {}, "strait cluster add CONTEXT"))));
 }
 
@@ -153,7 +153,7 @@ function sea(whole, selected) {
   return h("section", { class: crowd ? "sea crowd" : `sea few n${Math.min(whole.areas.length, 4)}`, "aria-label": "Map of networks and clusters" },
     svg("svg", { class: "lanes", "aria-hidden": "true", "data-drawn": "" }),
     h("div", { class: "areas" }, whole.areas.slice(0, LANDS_MAX).map((area) => land(area, whole, crowd, selected))),
-    whole.areas.length > LANDS_MAX && h("p", { class: "legend" }, `and ${plural(whole.areas.length - LANDS_MAX, "network")} more, ${whole.areas[LANDS_MAX].rank > 0 ? "the rest of those that need a look first" : "none of which needs a look"}: in the tables below`),
+    whole.areas.length > LANDS_MAX && h("p", { class: "legend" }, `and ${plural(whole.areas.length - LANDS_MAX, "network")} more, ${whole.areas[LANDS_MAX].rank > 0 ? "first those that need a look" : "none of which needs a look"}: see the tables below`),
     legend(whole));
 }
 
@@ -258,8 +258,8 @@ function troubles(whole) {
   const more = rows.length - Math.min(rows.length, TROUBLES_SHOWN) + whole.proxies.refusing - whole.proxies.refusals.length;
   if (rows.length === 0) {
     return h("div", { class: "calm" }, h("span", { class: "big good" }, icon("ok")), h("h2", {}, "Nothing needs a look"),
-      h("p", {}, whole.clusters.length ? "Every cluster, network and proxy is as it should be." : "There is nothing to look at yet."),
-      whole.clusters.length > 0 && h("p", { class: "fine" }, "Notes, and what only the clusters' Secrets show: ", h("code", {}, "strait check")));
+      h("p", {}, whole.clusters.length ? "All clusters, networks and proxies are healthy." : "There is nothing to show yet."),
+      whole.clusters.length > 0 && h("p", { class: "fine" }, "For notes, and for problems that only the clusters' Secrets show: ", h("code", {}, "strait check")));
   }
   return h("div", {},
     h("h2", {}, `${plural(rows.length, "thing needs", "things need")} a look`),
@@ -274,7 +274,7 @@ function troubles(whole) {
 /** Returns the fix for a problem that has no page of its own, to unfold. @param {string} of */
 function settle(of) {
   const mended = mend(codeOf(of));
-  return mended ? h("details", {}, h("summary", {}, "What mends it"), mended) : help(of);
+  return mended ? h("details", {}, h("summary", {}, "How to fix it"), mended) : help(of);
 }
 
 /**
@@ -324,7 +324,7 @@ function entryCode(network, entry) {
 
 /** @param {string} kind @param {string} name */
 function gone(kind, name) {
-  return h("div", {}, closer(), h("h2", {}, `No ${kind} ${name}`), h("p", {}, "It was removed, or never was there."));
+  return h("div", {}, closer(), h("h2", {}, `No ${kind} ${name}`), h("p", {}, "It was removed, or never existed."));
 }
 
 const closer = () => h("a", { class: "closer", href: "#/map", "aria-label": "Close the details" }, icon("close"));
@@ -335,7 +335,7 @@ function clusterPanel(cluster, whole) {
     yielded(cluster).length > 0 ? "STR0414" : null, cluster.credential?.endsSoon === true ? "STR0316" : null];
   return h("div", {}, closer(), h("h2", {}, cluster.id), [...new Set(codes)].map((code) => mend(code, cluster.id)), facts(cluster),
     h("p", { class: "links" },
-      h("a", { href: `#/clusters/${encodeURIComponent(cluster.id)}` }, "All about it"),
+      h("a", { href: `#/clusters/${encodeURIComponent(cluster.id)}` }, "Details"),
       h("a", { href: `#/proxies?filter=${encodeURIComponent(`@${cluster.id}`)}` }, proxiesOf(cluster, whole))));
 }
 
@@ -359,7 +359,7 @@ export function facts(cluster) {
     ["Relists", number(cluster.relists)],
     ...(cluster.ignoredClaims ?? []).map((/** @type {any} */ claim) => ["Ignored claim", `${claim.claim}: ${text(claim.network)}`]),
     ...(cluster.sameAddresses ?? []).map((/** @type {any} */ same) =>
-      ["Same addresses", `${plural(same.addresses, "address", "addresses")} (first ${same.first}) with ${same.cluster} in network ${text(same.network)}; others are given those of ${same.holder}`]),
+      ["Same addresses", `${plural(same.addresses, "address", "addresses")} (first ${same.first}) with ${same.cluster} in network ${text(same.network)}; proxies of other clusters get those of ${same.holder}`]),
   ];
   return h("dl", { class: "facts-list" }, rows.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
@@ -373,7 +373,7 @@ function networkPanel(area) {
       h("dt", {}, "Endpoints"), h("dd", {}, number(area.endpoints))),
     h("h3", {}, "Gateways"),
     area.row.gateways.length === 0 && !(area.row.pending ?? []).length && h("p", {}, "None, so other networks can't reach it. ",
-      h("code", {}, "strait network join CONTEXT"), " puts one up."),
+      h("code", {}, "strait network join CONTEXT"), " creates one."),
     h("ul", { class: "ports" },
       area.row.gateways.map((/** @type {any} */ one) => h("li", {},
         h("strong", {}, icon(one.dead === true ? "bad" : "anchor"), socket(one)), one.dead === true && h("span", { class: "withheld" }, " dead"),

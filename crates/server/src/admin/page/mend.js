@@ -21,6 +21,6 @@ export function mend(code, id) {
   if (!code || !next) return null;
     // Replace ID only as an argument of a command; elsewhere it is an ordinary word.
   if (id) for (const word of ["cluster get ", "cluster rotate ", "--name ", "--from-file="]) next = next.replaceAll(`${word}ID`, `${word}${id}`);
-  return h("p", { class: "mend", "data-code": code }, h("strong", {}, "To mend it: "), next.split("\n").map((line) => [line, h("br", {})]).flat().slice(0, -1),
+  return h("p", { class: "mend", "data-code": code }, h("strong", {}, "To fix it: "), next.split("\n").map((line) => [line, h("br", {})]).flat().slice(0, -1),
     " ", h("code", {}, `strait help ${code}`));
 }

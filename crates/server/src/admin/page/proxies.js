@@ -85,7 +85,7 @@ export function proxiesPage({ place, redraw, go }) {
         { header: "Version", cell: (row) => text(row.version), key: (row) => text(row.version) },
         ...["cds", "eds", "lds", "rds"].map((type) => ({ header: type.toUpperCase(), cell: (/** @type {any} */ row) => typeText(row.types[type]) })),
         { header: "Since", cell: (row) => age(row.connectedAt), key: (row) => -Date.parse(row.connectedAt) },
-      ], rows, redraw, { empty: all.length ? "No proxy is like that." : "No proxy is connected." }),
+      ], rows, redraw, { empty: all.length ? "No proxy matches." : "No proxy is connected." }),
     ],
   };
 }
@@ -117,7 +117,7 @@ function move(event) {
 function one(key, row, needs) {
   if (!row) {
     return { title: "Proxy", needs, command: ["strait", "proxy", "list"], body: () => [
-      h("section", { class: "card notice" }, h("h2", {}, "Not connected any more"), h("p", {}, `Stream ${key} has ended. The proxy may be back on another one.`), h("p", {}, h("a", { href: "#/proxies" }, "All proxies")))] };
+      h("section", { class: "card notice" }, h("h2", {}, "Not connected any more"), h("p", {}, `Stream ${key} has ended. The proxy may have opened another stream.`), h("p", {}, h("a", { href: "#/proxies" }, "All proxies")))] };
   }
   const types = Object.entries(row.types ?? {});
   const refused = types.filter(([, entry]) => entry.nack);
@@ -126,7 +126,7 @@ function one(key, row, needs) {
     title: `Proxy ${proxyPlace(row)}`, needs, command: ["strait", "proxy", "get", proxyPlace(row)],
     lead: badge(PROXIES[proxyState(row)], PROXIES[proxyState(row)].word),
     body: () => [
-      h("p", { class: "links" }, h("a", { href: `#/explain?proxy=${encodeURIComponent(proxyPlace(row))}` }, "Explain a service to it"),
+      h("p", { class: "links" }, h("a", { href: `#/explain?proxy=${encodeURIComponent(proxyPlace(row))}` }, "Explain a service for it"),
         h("a", { href: `#/map/cluster/${encodeURIComponent(row.cluster)}` }, `Cluster ${row.cluster}`), h("a", { href: "#/proxies" }, "All proxies")),
       ...refused.map(([type, entry]) => h("section", { class: "card bad", role: "note" },
         h("h2", {}, icon("bad"), `${type.toUpperCase()} rejected`), h("p", { class: "said" }, entry.nack.error),
@@ -142,7 +142,7 @@ function one(key, row, needs) {
         { header: "State", cell: ([, entry]) => typeText(entry) },
         { header: "Sent", cell: ([, entry]) => text(entry.sent) }, { header: "Ago", cell: ([, entry]) => age(entry.lastSent) },
         { header: "Accepted", cell: ([, entry]) => text(entry.acked) }, { header: "Accepted ago", cell: ([, entry]) => age(entry.lastAcked) },
-      ], types, () => {}, { caption: "What it was sent" }),
+      ], types, () => {}, { caption: "Configuration by type" }),
     ],
   };
 }

@@ -61,7 +61,7 @@ export function timelinePage(context) {
   return {
     title: "Timeline", needs, command: ["strait", "events"],
     lead: all.length === 0 ? null : refused
-      ? badge({ tone: "bad", icon: "bad", rank: 1 }, `${plural(refused, "change")} refused by somebody`)
+      ? badge({ tone: "bad", icon: "bad", rank: 1 }, `${plural(refused, "change")} refused by a proxy`)
       : `${plural(all.length, "change")}, newest first`,
     body: () => [
       ...cards,
@@ -74,8 +74,8 @@ export function timelinePage(context) {
         { header: "Effect", cell: (row) => [text(row.effect), refusers(row) && h("p", { class: "fine" }, `refused by ${refusers(row)}`)], wide: true },
         { header: "Proxies", cell: (row) => badge(followed(row).look, followed(row).words), key: (row) => followed(row).look.rank },
         { header: "Took", cell: (row) => [h("span", {}, milliseconds(row.ms)), bar(row, most)], key: (row) => row.ms },
-      ], rows, redraw, { empty: all.length ? "No change is like that." : "Nothing has changed since the control plane was started." }),
-      rows.length > 0 && h("p", { class: "fine" }, "From when a change was heard: blue until it was published, green until the last proxy had answered. Times are UTC."),
+      ], rows, redraw, { empty: all.length ? "No change matches." : "Nothing has changed since the control plane was started." }),
+      rows.length > 0 && h("p", { class: "fine" }, "Bars start when the control plane received a change: blue until it was published, green until the last proxy answered. Times are UTC."),
     ],
   };
 }

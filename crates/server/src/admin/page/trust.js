@@ -26,7 +26,7 @@ export function trustPage({ redraw }) {
   const clusters = api.get("/debug/clusters")?.value ?? [];
   const tokens = clusters.filter((one) => one.credential).map((one) => ({ ...one.credential, name: one.id, at: Date.parse(one.credential.expires) })).sort((a, b) => a.at - b.at);
   const soon = tokens.filter((one) => one.endsSoon).length;
-  const certificates = [["Serving certificate", own.serving], ["What signs", own.authority]].filter(([, one]) => one)
+  const certificates = [["Serving certificate", own.serving], ["Signing certificate", own.authority]].filter(([, one]) => one)
     .map(([name, one]) => ({ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: Date.parse(one.expires) - now() < SOON, renewsItself: name === "Serving certificate" && Boolean(own.authority) }));
   /** @type {any[]} */
   const roots = own.rotation?.roots ?? [];
@@ -40,12 +40,12 @@ export function trustPage({ redraw }) {
       own.problem && h("section", { class: "card bad", role: "note" }, h("h2", {}, icon("bad"), "Something newer is not in force"), h("p", {}, `${own.problem.code}: ${own.problem.message}`),
         h("p", { class: "fine" }, `for ${age(own.problem.since)}; help: `, h("code", {}, `strait help ${own.problem.code}`))),
       h("h2", {}, "Certificates of the control plane"),
-      axis("When certificates end; the table below says the same", certificates),
+      axis("When certificates end; the table below has the same data", certificates),
       table("certificates", [
         { header: "Certificate", cell: (one) => one.name },
         { header: "Ends in", cell: (one) => one.endsSoon ? h("span", { class: "withheld" }, until(one.expires)) : until(one.expires) },
         { header: "Ends at", cell: (one) => one.expires },
-        { header: "Renewal", cell: (one) => one.renewsItself ? "by the control plane" : "by whoever made it" },
+        { header: "Renewal", cell: (one) => one.renewsItself ? "by the control plane" : "by its issuer" },
       ], certificates, redraw),
       roots.length > 0 && h("h2", {}, "Roots of the CA"),
       roots.length > 0 && table("roots", [
@@ -53,14 +53,14 @@ export function trustPage({ redraw }) {
         { header: "Subject", cell: (one) => one.subject },
         { header: "Step", cell: (one) => STEPS[one.step] ?? one.step },
         { header: "Last certificate ends in", cell: (one) => one.lastCertificateEnds ? `${one.assumed ? "at most " : ""}${until(one.lastCertificateEnds)}` : "none" },
-        { header: "Not known to have it", cell: (one) => one.lacks.map((/** @type {any} */ lack) => h("p", {}, `${lack.who}: ${lack.fact}`)) },
+        { header: "May lack it", cell: (one) => one.lacks.map((/** @type {any} */ lack) => h("p", {}, `${lack.who}: ${lack.fact}`)) },
         { header: "Ends in", cell: (one) => until(one.ends) },
       ], roots, redraw),
       own.rotation?.phase && h("p", { class: "fine" }, `Phase ${own.rotation.number} of 4, ${own.rotation.phase}. Next: ${own.rotation.next}. `, h("code", {}, "strait certs status")),
-      h("h2", {}, "Tokens by which clusters are read"),
+      h("h2", {}, "Tokens for the clusters' API servers"),
       tokens.length === 0
-        ? h("section", { class: "card notice" }, h("h2", {}, "No token has an end"), h("p", {}, "Clusters are read by client certificates, or by tokens that don't expire. ", h("code", {}, "strait cluster rotate NAME"), " gives one that does."))
-        : axis("When tokens end; the table below says the same", tokens.slice(0, BARS)),
+        ? h("section", { class: "card notice" }, h("h2", {}, "No token expires"), h("p", {}, "The control plane reads clusters with client certificates, or with tokens that don't expire. ", h("code", {}, "strait cluster rotate NAME"), " creates a token that expires."))
+        : axis("When tokens end; the table below has the same data", tokens.slice(0, BARS)),
       tokens.length > BARS && h("p", { class: "fine" }, `and ${tokens.length - BARS} that end later`),
       tokens.length > 0 && table("tokens", [
         { header: "Cluster", cell: (one) => h("a", { href: `#/clusters/${encodeURIComponent(one.name)}` }, one.name), key: (one) => one.name },
@@ -72,7 +72,7 @@ export function trustPage({ redraw }) {
       table("trust domains", [
         { header: "Trust domain", cell: ([domain]) => text(domain) },
         { header: "Clusters", cell: ([, of]) => `${of.slice(0, 40).join(", ")}${of.length > 40 ? ` and ${of.length - 40} more` : ""}` },
-      ], [...domains].sort(), redraw, { empty: "No cluster has said its trust domain." }),
+      ], [...domains].sort(), redraw, { empty: "No cluster has reported its trust domain." }),
       h("p", { class: "fine" }, "Whether the workloads of all clusters trust the same roots: ", h("code", {}, "strait check --secrets")),
     ],
   };
