@@ -191,7 +191,7 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
     assert!(text(&checked).contains("STR1090"), "{}", text(&checked));
     let events = server.admin.json("/debug/events").await;
     assert!(
-        events.to_string().contains("40% of proxies are given the next configuration"),
+        events.to_string().contains("40% of proxies receive the next configuration"),
         "{events}"
     );
 

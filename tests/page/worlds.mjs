@@ -106,7 +106,7 @@ function letOut(now) {
 }
 
 /** The same, once as many have refused it as stop it. */
-const REFUSED = "roll-out of 9f31c0aa52b7 stopped at 5%: 3 proxies refused it, among them " + `${node(9)}: no such filter`;
+const REFUSED = "rollout of 9f31c0aa52b7 stopped at 5%: 3 proxies refused it, among them " + `${node(9)}: no such filter`;
 const stoppedAt = (now) => ({
   held: { configuration: CONFIGURATION.settled, since: at(now, -2 * MINUTE), by: "strait roll-out", reason: REFUSED, withAccess: false, byRollout: true, durable: true, waiting: 2 },
   rollout: {
@@ -162,10 +162,10 @@ export function failure(now) {
       serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) },
       problem: { code: "STR0703", message: "tls.crt does not belong to tls.key", since: at(now, -30 * MINUTE) },
       rotation: {
-        phase: "distribute", number: 1, next: "see that all have root 5f0e93c2b7d8, then let it sign",
+        phase: "distribute", number: 1, next: "make sure that all have root 5f0e93c2b7d8, then let it sign",
         roots: [
           { fingerprint: "0c7b1d1f6a1e".padEnd(64, "0"), subject: "O=Strait, CN=root of May", ends: at(now, 3100 * 1440 * MINUTE), step: "signs", since: at(now, -900 * MINUTE), lastCertificateEnds: at(now, 1380 * MINUTE), assumed: false, lacks: [] },
-          { fingerprint: "5f0e93c2b7d8".padEnd(64, "0"), subject: "O=Strait, CN=root of November", ends: at(now, 3200 * 1440 * MINUTE), step: "distribute", since: at(now, -9 * MINUTE), lastCertificateEnds: null, assumed: false, lacks: [{ who: "cluster prod-ap", fact: "2 of its 9 namespaces don't have it yet" }] },
+          { fingerprint: "5f0e93c2b7d8".padEnd(64, "0"), subject: "O=Strait, CN=root of November", ends: at(now, 3200 * 1440 * MINUTE), step: "distribute", since: at(now, -9 * MINUTE), lastCertificateEnds: null, assumed: false, lacks: [{ who: "cluster prod-ap", fact: "2 of its 9 namespaces lack it" }] },
         ],
       },
     },

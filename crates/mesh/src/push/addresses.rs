@@ -6,6 +6,8 @@
 //! Each VIP is claimed port by port. First come the own cluster's VIPs at the ports that it has itself, then what
 //! is borrowed of other clusters, VIP or port, in the order in which these are merged: so a cluster that comes
 //! last takes nothing from what others lend. What collides is dropped, and shown.
+//!
+//! ServiceEntries with TLS ports share an address: clients name the host when they begin TLS ([`is_told_by_sni`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
-use crate::aggregate::{MergedService, ShardEndpoints};
+use crate::aggregate::MergedService;
 use strait_model::registry::{Provider, ShardKey};
 use strait_model::{ClusterId, Hostname, Namespace, Port, Protocol};
 use strait_rules::service_entry::is_given;
@@ -127,7 +129,10 @@ fn addresses_of<'a>(
         let ports = || service.ports_in(cluster).filter(|port| port.protocol != Protocol::Udp);
         for address in addresses.iter().filter(speaks) {
             for port in ports() {
-                let claim = AddressClaim { service: at, address: *address, port: port.number, of };
+                let by_sni = is_told_by_sni(service, port);
+                let number = port.number;
+                let claim =
+                    AddressClaim { service: at, address: *address, port: number, of, by_sni };
                 let of_port = service.vip_source_of_port(cluster, port);
                 // Whoever comes later of those without whom there would be no such claim.
                 let vip_sources = vip_source.into_iter().chain(of_port);
@@ -144,7 +149,8 @@ fn addresses_of<'a>(
     borrowed.into_iter().for_each(|(_, claim)| holders.enter(claim));
 
     let mut dropped = Vec::new();
-    for (lost, holder) in holders.lost {
+    let is_entry = |at: usize| services.get(at).is_some_and(|service| is_of_entry(service));
+    for (lost, holder) in holders.lost(is_entry) {
         let claimed = vips.get_mut(lost.service).into_iter().flatten();
         for vip in claimed.filter(|vip| vip.address == lost.address) {
             vip.lost.push(lost.port);
@@ -198,33 +204,62 @@ struct AddressClaim<'a> {
     port: u16,
     /// The cluster whose VIP it is.
     of: &'a ClusterId,
+    /// Whether the service shares the place with others ([`is_told_by_sni`]).
+    by_sni: bool,
 }
 
-/// Who is reached where: whoever claims a place first.
+/// The service that holds each address and port: the first one that claims it.
 #[derive(Debug, Default)]
 struct Holders<'a> {
     by_place: BTreeMap<(IpAddr, u16), AddressClaim<'a>>,
     /// Claims that came too late, each with the one that holds.
-    lost: Vec<(AddressClaim<'a>, AddressClaim<'a>)>,
+    late: Vec<(AddressClaim<'a>, AddressClaim<'a>)>,
+    /// Claims of services that share a place by the names that clients give.
+    by_sni: Vec<AddressClaim<'a>>,
 }
 
 impl<'a> Holders<'a> {
     fn enter(&mut self, claim: AddressClaim<'a>) {
+        if claim.by_sni {
+            self.by_sni.push(claim);
+            return;
+        }
         let holder = *self.by_place.entry((claim.address, claim.port)).or_insert(claim);
         if holder.service != claim.service {
-            self.lost.push((claim, holder));
+            self.late.push((claim, holder));
         }
     }
+
+    /// Returns the claims that lost, each with the one that holds the place. A ServiceEntry takes no connection from a
+    /// service of a cluster, whatever name the client gives.
+    fn lost(
+        self,
+        is_entry: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = (AddressClaim<'a>, AddressClaim<'a>)> {
+        let Self { by_place, late, by_sni } = self;
+        let by_sni = by_sni.into_iter().filter_map(move |claim| {
+            let holder = *by_place.get(&(claim.address, claim.port))?;
+            (!is_entry(holder.service)).then_some((claim, holder))
+        });
+        late.into_iter().chain(by_sni)
+    }
+}
+
+/// Whether connections to a port of a service are told from those of other services at the same address by the name
+/// that clients give when they begin TLS (SNI): the service is that of a ServiceEntry and the port is declared as TLS or HTTPS.
+pub fn is_told_by_sni(service: &MergedService, port: &Port) -> bool {
+    is_of_entry(service) && port.protocol.begins_tls()
+}
+
+fn is_of_entry(service: &MergedService) -> bool {
+    service.shards.first().is_some_and(|shard| shard.key.provider == Provider::ServiceEntry)
 }
 
 /// Whether no address distinguishes connections to a service from others: its entry has none, and a client knows those
 /// that we gave it only if something resolves the name to them.
 pub fn has_no_known_address(service: &MergedService) -> bool {
     let primary = &service.primary;
-    let of_entry = |shard: &ShardEndpoints| shard.key.provider == Provider::ServiceEntry;
-    service.shards.first().is_some_and(of_entry)
-        && primary.ranges.is_empty()
-        && primary.vips.iter().all(is_given)
+    is_of_entry(service) && primary.ranges.is_empty() && primary.vips.iter().all(is_given)
 }
 
 /// The first source in merging order that has a VIP.

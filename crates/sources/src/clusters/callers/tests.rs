@@ -239,12 +239,18 @@ async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_give
     let mut half = claims("system:serviceaccount:vms:db");
     half["exp"] = 1.5.into();
     for (token, fact) in [
-        (token("db"), "of --token-issuer: it is no token of a service account: sub is missing or"),
-        (without("exp"), "of --token-issuer: it is no token of a service account: exp is missing"),
-        (outside.sign(&half), "of --token-issuer: it is no token of a service account: exp is"),
+        (
+            token("db"),
+            "of --token-issuer: it is not a token of a service account: sub is missing or",
+        ),
+        (
+            without("exp"),
+            "of --token-issuer: it is not a token of a service account: exp is missing",
+        ),
+        (outside.sign(&half), "of --token-issuer: it is not a token of a service account: exp is"),
         (stranger.sign(&claims("system:serviceaccount:vms:db")), "its key (kid \"k7\") is not"),
-        (outside.sign(&elsewhere), "\"https://else.example\", and not \"https://idp.example\""),
-        ("hello".to_owned(), "of cluster east: it is no token of a service account: parts"),
+        (outside.sign(&elsewhere), "\"https://else.example\", not \"https://idp.example\""),
+        ("hello".to_owned(), "of cluster east: it is not a token of a service account: parts"),
     ] {
         let told = reason(&token).await;
         assert!(told.contains(fact), "{fact}: {told}");
