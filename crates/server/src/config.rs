@@ -260,6 +260,11 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = parse_connections)]
     pub max_connections: usize,
 
+    /// Time in which the audit regenerates the resources of all proxies once and compares them with
+    /// those that were sent, at most 0.5 % of a core; 0s disables it
+    #[arg(long, env = "STRAIT_AUDIT_INTERVAL", value_name = "D", default_value = "10m", value_parser = parse_duration)]
+    pub audit_interval: Duration,
+
     /// Log format [default: text on a terminal, otherwise json]
     #[arg(long, env = "STRAIT_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,

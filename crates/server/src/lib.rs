@@ -213,6 +213,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         token,
         reader_token,
         max_connections: args.max_connections,
+        audit_interval: Some(args.audit_interval).filter(|interval| !interval.is_zero()),
         certificate_lifetime_max: args.max_certificate_lifetime,
         tokens_count: !args.require_client_certificate,
         state_dir: state_path,

@@ -50,6 +50,8 @@ pub(super) struct Ports {
     /// Host names by which browsers may open the admin port.
     pub(super) admin_hosts: Vec<String>,
     pub(super) max_connections: usize,
+    /// See `--audit-interval`; `None` if there is no audit.
+    pub(super) audit_interval: Option<Duration>,
     /// See `--max-certificate-lifetime`.
     pub(super) certificate_lifetime_max: Duration,
     /// Whether proxies may authenticate with tokens.
@@ -137,6 +139,7 @@ impl ServerOutputs {
             cache: core.cache,
             heads: Arc::clone(&core.heads),
             max_connections: ports.max_connections,
+            audit_interval: ports.audit_interval,
             certificate_lifetime_max: ports.certificate_lifetime_max,
             descriptors: Arc::clone(&descriptors),
             drain: drain.clone(),

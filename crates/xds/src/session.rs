@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use super::agent_roots::AgentRoots;
 use super::answers::{Progress, ProxyStanding, SentNames};
 pub use super::asked::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
+use super::audit::{SentState, SentType};
 pub use super::form::ProtocolForm;
 use super::held_version::HeldVersion;
 use super::order::Order;
@@ -466,6 +467,21 @@ impl Session {
             held.entry(ResourceType::Route).or_default().extend(whole);
         }
         held
+    }
+
+    /// Returns the client's subscriptions and the resources that it holds, or `None` if a response is
+    /// due. Virtual hosts that are sent individually are left out.
+    pub fn sent_state(&self) -> Option<SentState> {
+        if self.is_due() {
+            return None;
+        }
+        let of = |watch: &TypeSubscription| SentType {
+            is_wildcard: watch.is_wildcard(),
+            names: watch.names().cloned().collect(),
+            held: watch.held().map(|(name, held)| (Arc::clone(name), held)).collect(),
+        };
+        let watches = self.watches.iter().filter(|(kind, _)| **kind != ResourceType::VirtualHost);
+        Some(SentState { types: watches.map(|(kind, watch)| (*kind, of(watch))).collect() })
     }
 
     /// Checks the node and the type of a request. Returns `None` for an unserved type.

@@ -32,6 +32,20 @@ impl Subscription {
 }
 
 impl StreamBacklog {
+    /// Whether a change has been published that the stream's session does not know yet.
+    pub fn may_hold_anything(&self) -> bool {
+        let table = lock(&self.interest.table);
+        if table.is_publishing {
+            return true;
+        }
+        let unread = lock(&self.pending.dirty);
+        unread.is_in_hand
+            || unread.everything
+            || !unread.lists.is_empty()
+            || !unread.routes.is_empty()
+            || !unread.names.is_empty()
+    }
+
     /// Whether listeners or routes may differ from what the stream's session knows to be due, by a version that was there
     /// before this was asked.
     pub fn may_hold_listeners(&self) -> bool {
