@@ -1,4 +1,4 @@
-//! What a change made of services and networks, in words: for people, and for nothing else.
+//! Describes what a change did to services and networks, as text for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::interest::{Changes, Dep};
 use crate::aggregate::MergedService;
 use strait_model::{Health, Hostname};
 
-/// How many services are named; of further ones the number is.
+/// The maximum number of listed services; the rest is given as a number.
 const NAMED_MAX: usize = 3;
 
-/// What of a service changed.
+/// The kinds of changes to a service.
 #[derive(Debug, Clone, Copy, Default)]
 struct ServiceChange {
     definition: bool,
@@ -19,7 +19,7 @@ struct ServiceChange {
     traffic: bool,
 }
 
-/// The words for what `changes` changed between two versions.
+/// Describes the differences between two versions that `changes` lists.
 pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &Changes) -> String {
     let Some(before) = before else {
         return format!("the first version, {} services", now.services.len());
@@ -58,7 +58,7 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
     words.extend(named("gateways of", &networks));
     words.extend(named("state of", &clusters));
     if !networks.is_empty() || !clusters.is_empty() {
-        // What lies behind these has not changed itself.
+        // Services whose dependencies changed, but not they themselves, are not listed.
         services.retain(|host, change| {
             change.definition || change.traffic || differs(before, now, host)
         });
@@ -80,7 +80,7 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
     words.join("; ")
 }
 
-/// The first of some things, and how many more there are; `None` of none.
+/// Lists the first items and the number of further ones; returns `None` for an empty list.
 fn named(what: &str, all: &[&str]) -> Option<String> {
     let (first, more) = (all.iter().take(NAMED_MAX).copied(), all.len().saturating_sub(NAMED_MAX));
     let first: Vec<_> = first.collect();
@@ -91,7 +91,7 @@ fn named(what: &str, all: &[&str]) -> Option<String> {
     }
 }
 
-/// Whether a service itself is another one than before.
+/// Returns whether a service differs between the versions.
 fn differs(before: &PushContext, now: &PushContext, host: &Hostname) -> bool {
     let [then, since] = [before, now].map(|context| context.services.get(host).map(Arc::as_ptr));
     then != since
@@ -121,7 +121,7 @@ fn endpoints(count: usize) -> String {
     format!("{count} endpoint{}", if count == 1 { "" } else { "s" })
 }
 
-/// How many endpoints of a service take requests.
+/// Returns the number of healthy endpoints of a service.
 fn ready(service: &MergedService) -> usize {
     service.endpoints().filter(|(_, endpoint, _)| endpoint.health == Health::Healthy).count()
 }
@@ -134,7 +134,7 @@ mod tests {
     use strait_model::testing::{endpoint, removed, service, shard};
 
     #[test]
-    fn a_change_is_told_in_words() {
+    fn change_is_described_in_words() {
         let mut mesh = MeshState::new(settings());
         let mut before = None;
         let mut next = |event| {
