@@ -47,8 +47,7 @@ pub fn own_port(
 }
 
 impl<'a> IngressOutline<'a> {
-    /// Computes the outline of a router. `served` are the services of its namespace and cluster
-    /// that select it.
+    /// Computes the outline of a router. `served` are the services of its namespace and cluster.
     pub fn of(context: &'a PushContext, proxy: &'a Proxy, served: &[Arc<Service>]) -> Self {
         let (mut ports, mut closed) = (Vec::new(), BTreeMap::new());
         if !context.traffic.gateways.is_empty() {

@@ -41,7 +41,8 @@ fn cost(field: &RepeatedField, count: usize) -> Duration {
     costs.skip(1).max().unwrap_or_default()
 }
 
-/// Four times as many entries take at most eight times as long: a square would take sixteen times.
+/// Four times as many entries may take at most eight times as long: quadratic cost would be sixteen
+/// times.
 #[test]
 fn cost_of_the_event_loop_is_linear_for_the_largest_object_of_every_kind() {
     let mut faults = Vec::new();
