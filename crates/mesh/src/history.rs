@@ -73,9 +73,9 @@ impl RecordGap {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Start => {
-                "it is the first that was recorded, or the process before it kept no state or did not end properly"
+                "it is the first recorded version, or the previous process stored no state or did not shut down properly"
             }
-            Self::Size => "it is more than is kept of one version",
+            Self::Size => "it exceeds the size limit for one version",
         }
     }
 }
@@ -104,10 +104,10 @@ pub struct Comparison {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownMoment {
     /// No version has been recorded.
-    #[error("nothing has been recorded yet")]
+    #[error("no version has been recorded yet")]
     Nothing,
     /// The requested version is in the future.
-    #[error("there is no version {asked} yet; the last one that was looked at is {last}")]
+    #[error("version {asked} does not exist yet; the last compared version is {last}")]
     Later {
         /// The requested version.
         asked: u64,
@@ -115,7 +115,7 @@ pub enum UnknownMoment {
         last: u64,
     },
     /// The moment is before the oldest record.
-    #[error("what was before version {version} is not kept any more, or was never recorded")]
+    #[error("the state before version {version} was never recorded or is no longer retained")]
     Earlier {
         /// The version of the oldest record.
         version: u64,
@@ -123,7 +123,7 @@ pub enum UnknownMoment {
         at: SystemTime,
     },
     /// A difference between that moment and the present is unknown.
-    #[error("what version {version} has otherwise than what was before it is not known: {}", .gap.as_str())]
+    #[error("the difference between version {version} and the version before it is unknown: {}", .gap.as_str())]
     Gap {
         /// The version whose difference is unknown.
         version: u64,

@@ -108,15 +108,13 @@ pub type HoldRequests = mpsc::Sender<HoldRequest>;
 #[derive(Debug, thiserror::Error)]
 pub enum HoldRefusal {
     /// The state directory exists but cannot be written.
-    #[error(
-        "the hold can't be written into the state directory, and a restart would forget it: {0}"
-    )]
+    #[error("cannot write the hold to the state directory, so a restart would lose it: {0}")]
     Unwritable(#[source] std::io::Error),
     /// This version cannot parse the configuration's mesh config or mesh networks.
-    #[error("the mesh config or the mesh networks of that configuration can't be read: {0}")]
+    #[error("cannot parse the mesh config or mesh networks of that configuration: {0}")]
     Unreadable(String),
     /// No rollout is in progress.
-    #[error("no change is being let out")]
+    #[error("no rollout is in progress")]
     NothingLetOut,
 }
 

@@ -176,9 +176,11 @@ pub enum StopReason {
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { count: 1, proxy, error } => write!(f, "{proxy} refused it: {error}"),
+            Self::Refused { count: 1, proxy, error } => {
+                write!(f, "{proxy} rejected the change: {error}")
+            }
             Self::Refused { count, proxy, error } => {
-                write!(f, "{count} proxies refused it, among them {proxy}: {error}")
+                write!(f, "{count} proxies rejected the change, among them {proxy}: {error}")
             }
             Self::LostEndpoints(words) => write!(f, "{words}"),
         }

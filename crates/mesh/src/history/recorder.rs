@@ -58,7 +58,7 @@ impl HistoryRecorder {
         let (records, read) = LineFile::open(state_dir.join("history"), HEAD, room);
         if let Some(fact) = read.damage {
             let (path, code) = (records.path().display(), &codes::STATE_DAMAGED);
-            warn!(%path, %fact, %code, "records from before the start are forgotten, or some of them");
+            warn!(%path, %fact, %code, "history file is damaged; records from before the restart are lost or incomplete");
         }
         let past = read.lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let end = state_dir.join("history-end");
@@ -145,7 +145,7 @@ impl HistoryRecorder {
             && !self.failing
         {
             let (path, code) = (files.records.path().display(), &codes::UNWRITABLE);
-            warn!(%path, %error, %code, "the history can't be written; a restart will forget it");
+            warn!(%path, %error, %code, "cannot write the history file; a restart will lose new records");
         }
         self.failing = written.is_err();
     }
@@ -157,7 +157,7 @@ impl HistoryRecorder {
         if summary.endpoints() > END_ENDPOINTS_MAX {
             debug!(
                 endpoints = summary.endpoints(),
-                "too many endpoints to say what they were at the end"
+                "too many endpoints; not writing the final state of the mesh"
             );
             return;
         }
@@ -165,7 +165,7 @@ impl HistoryRecorder {
         let (mut file, _) = LineFile::open(files.end.clone(), END_HEAD, (1, END_BYTES_MAX));
         if let Err(error) = file.append(&[], || vec![text]) {
             let path = files.end.display();
-            debug!(%path, %error, "what the mesh was at the end can't be written");
+            debug!(%path, %error, "cannot write the final state of the mesh");
             let _ = std::fs::remove_file(&files.end);
         }
     }

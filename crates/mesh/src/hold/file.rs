@@ -148,7 +148,7 @@ pub(super) fn encode(hold: &ConfigurationHold) -> std::io::Result<Vec<u8>> {
 pub(super) fn parse(bytes: &[u8]) -> Result<ConfigurationHold, String> {
     let written: WrittenHold = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if written.form != FORM {
-        return Err(format!("its form is {:?}, and {FORM:?} is known", written.form));
+        return Err(format!("unsupported format {:?}; expected {FORM:?}", written.form));
     }
     let configuration = ConfigurationSnapshot::new(
         written.traffic.into_iter().collect(),
@@ -158,7 +158,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<ConfigurationHold, String> {
     );
     let id = configuration.id();
     if *id != *written.id {
-        return Err(format!("it says that it is {}, and its content is {id}", written.id));
+        return Err(format!("its ID is {}, but its content has ID {id}", written.id));
     }
     let since = UNIX_EPOCH.checked_add(Duration::from_millis(written.since));
     let scope = if written.with_access { HoldScope::WithAccess } else { HoldScope::WithoutAccess };
@@ -220,9 +220,9 @@ mod tests {
         for (damaged, expected) in [
             ("", "EOF"),
             (half, "EOF"),
-            (&text.replace("\"a\":1", "\"a\":2"), &*format!("it says that it is {id}")),
-            (&text.replace("3s", "4s"), "and its content is"),
-            (&text.replace(FORM, "strait hold 2"), "its form is \"strait hold 2\""),
+            (&text.replace("\"a\":1", "\"a\":2"), &*format!("its ID is {id}")),
+            (&text.replace("3s", "4s"), "but its content has ID"),
+            (&text.replace(FORM, "strait hold 2"), "unsupported format \"strait hold 2\""),
             (&text.replacen('{', "{\"more\":1,", 1), "unknown field"),
         ] {
             std::fs::write(file.path(), damaged).expect("written");

@@ -44,7 +44,7 @@ pub struct KeptConfiguration {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownConfiguration {
     /// The requested version is in the future.
-    #[error("there is no version {asked} yet; the last one is {last}")]
+    #[error("version {asked} does not exist yet; the last version is {last}")]
     Later {
         /// The requested version.
         asked: u64,
@@ -52,7 +52,9 @@ pub enum UnknownConfiguration {
         last: u64,
     },
     /// The requested version is older than the oldest retained configuration.
-    #[error("the configuration of version {asked} is not kept; those from version {oldest} on are")]
+    #[error(
+        "the configuration of version {asked} is no longer retained; the oldest retained version is {oldest}"
+    )]
     Earlier {
         /// The requested version.
         asked: u64,
@@ -61,17 +63,15 @@ pub enum UnknownConfiguration {
     },
     /// No retained configuration has a name with this prefix.
     #[error(
-        "no configuration that is kept is named {0:?}; a restart forgets all but the one that is held"
+        "no retained configuration is named {0:?}; a restart loses all configurations except a held one"
     )]
     NoName(String),
     /// Several retained configurations have names with this prefix.
-    #[error(
-        "several configurations that are kept have names that begin with {0:?}; give more of its digits"
-    )]
+    #[error("the names of several retained configurations start with {0:?}; enter more digits")]
     Several(String),
     /// The request is neither a version nor a name.
     #[error(
-        "{0:?} is no version, and no name of a configuration: at least {DIGITS_MIN} hexadecimal digits"
+        "{0:?} is neither a version nor a configuration name of at least {DIGITS_MIN} hexadecimal digits"
     )]
     NoForm(String),
 }

@@ -84,7 +84,7 @@ impl SharedHold {
     pub fn of_text(text: &[u8]) -> Result<Self, String> {
         let head: WrittenHead = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         if head.form != FORM {
-            return Err(format!("its form is {:?}, and {FORM:?} is known", head.form));
+            return Err(format!("unsupported format {:?}; expected {FORM:?}", head.form));
         }
         if head.held.is_some() && !(1..=PARTS_MAX).contains(&head.parts) {
             return Err(format!("it has {} parts, not 1 to {PARTS_MAX}", head.parts));
@@ -104,7 +104,7 @@ pub fn pack(hold: &ConfigurationHold) -> std::io::Result<Vec<Vec<u8>>> {
     let parts: Vec<_> = packed.chunks(PART_BYTES_MAX).map(<[u8]>::to_vec).collect();
     if parts.len() > PARTS_MAX {
         let (bytes, most) = (packed.len(), PARTS_MAX * PART_BYTES_MAX);
-        let fact = format!("it has {bytes} bytes when it is compressed, more than {most}");
+        let fact = format!("its compressed size is {bytes} bytes, more than {most}");
         return Err(Error::new(ErrorKind::FileTooLarge, fact));
     }
     Ok(parts)
@@ -122,7 +122,7 @@ pub fn unpack(mark: &HoldMark, parts: &[Vec<u8>]) -> Result<ConfigurationHold, S
     let hold = parse(&text)?;
     match HoldMark::of(&hold) == *mark {
         true => Ok(hold),
-        false => Err("its parts are those of another hold".to_owned()),
+        false => Err("its parts belong to another hold".to_owned()),
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(unpack(&HoldMark::of(&hold), &packed).as_ref(), Ok(&hold));
         }
         let error = pack(&hold(20 << 20)).expect_err("larger than all parts").to_string();
-        assert!(error.contains("when it is compressed"), "{error}");
+        assert!(error.contains("its compressed size is"), "{error}");
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         assert!(unpack(&mark, &of_one[..2]).is_err(), "one is missing");
         assert_eq!(
             unpack(&mark, &of_other).expect_err("of another"),
-            "its parts are those of another hold"
+            "its parts belong to another hold"
         );
     }
 
@@ -216,7 +216,7 @@ mod tests {
         let text = SharedHold { changed: 7, held: Some((HoldMark::of(&hold(1)), 1)) }.to_text();
         for (damaged, expected) in [
             (String::new(), "EOF"),
-            (text.replace(FORM, "strait shared hold 2"), "is known"),
+            (text.replace(FORM, "strait shared hold 2"), "unsupported format"),
             (text.replace("\"parts\":1", "\"parts\":0"), "it has 0 parts"),
             (text.replace("\"parts\":1", "\"parts\":17"), "it has 17 parts"),
             (text.replacen('{', "{\"more\":1,", 1), "unknown field"),

@@ -32,7 +32,7 @@ impl fmt::Display for PlacedBy {
             Self::NamespaceLabel => "label topology.istio.io/network of the system namespace",
             Self::MeshNetworksRegistry => "meshNetworks fromRegistry",
             Self::MeshNetworksCidr => "meshNetworks fromCidr",
-            Self::Nothing => "default, since nothing names one",
+            Self::Nothing => "default, because no rule assigns one",
         })
     }
 }

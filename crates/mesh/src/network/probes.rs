@@ -51,7 +51,7 @@ pub async fn run(
             let config = Arc::clone(&config);
             async move {
                 let answer = tokio::time::timeout(ANSWER_MAX, ask(socket, service, config)).await;
-                let late = || Err(format!("no answer within {} s", ANSWER_MAX.as_secs()));
+                let late = || Err(format!("no response within {} s", ANSWER_MAX.as_secs()));
                 (socket, answer.unwrap_or_else(|_| late()))
             }
         });
@@ -73,18 +73,18 @@ async fn ask(
     config: Arc<ClientConfig>,
 ) -> Result<(), String> {
     let connected = TcpStream::connect(socket).await;
-    let mut tcp = connected.map_err(|error| format!("can't be connected to: {error}"))?;
+    let mut tcp = connected.map_err(|error| format!("cannot connect: {error}"))?;
     let name = service.and_then(|service| ServerName::try_from(service).ok());
     let client = name.and_then(|name| ClientConnection::new(config, name).ok());
     let Some(mut client) = client else { return Ok(()) };
-    let lost = |error| format!("ends the connection: {error}");
+    let lost = |error| format!("connection closed: {error}");
     let mut hello = Vec::new();
     client.write_tls(&mut hello).map_err(lost)?;
     tcp.write_all(&hello).await.map_err(lost)?;
     // Any response shows that a server read the ClientHello. The content is not used, so nothing is
     // verified.
     match tcp.read(&mut [0]).await.map_err(lost)? {
-        0 => Err("ends the connection without an answer".to_owned()),
+        0 => Err("connection closed without a response".to_owned()),
         _ => Ok(()),
     }
 }
@@ -106,7 +106,7 @@ impl Judged {
             match answer {
                 Ok(()) => {
                     if std::mem::take(failures) >= FAILURES {
-                        info!(%address, port, "gateway answers again");
+                        info!(%address, port, "gateway responds again");
                     }
                 }
                 Err(fact) => {
@@ -114,7 +114,7 @@ impl Judged {
                     if *failures == FAILURES {
                         warn!(
                             code = %codes::GATEWAY_DEAD, %address, port, fact,
-                            "gateway does not answer: others of its network are used, where there are any"
+                            "gateway does not respond; using other gateways of its network, if there are any"
                         );
                     }
                 }
@@ -178,10 +178,10 @@ mod tests {
         let service = || Some("outbound_.80_._.web.shop.svc.cluster.local".to_owned());
         for (door, name, expected) in [
             (Door::Answers, service(), Ok(())),
-            (Door::Closes, service(), Err("ends the connection")),
+            (Door::Closes, service(), Err("connection closed")),
             (Door::Closes, None, Ok(())),
-            (Door::Gone, service(), Err("can't be connected to")),
-            (Door::Gone, None, Err("can't be connected to")),
+            (Door::Gone, service(), Err("cannot connect")),
+            (Door::Gone, None, Err("cannot connect")),
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let address = listener.local_addr().expect("bound");

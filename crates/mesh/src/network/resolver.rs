@@ -191,10 +191,10 @@ impl NameHistories {
         let Some(asked) = self.0.get_mut(name) else { return };
         let history = asked.history.after(answers, now, limits);
         if history.name.addresses != asked.history.name.addresses {
-            info!(name, addresses = ?history.name.addresses, "gateway name has other addresses");
+            info!(name, addresses = ?history.name.addresses, "addresses of a gateway name changed");
         }
         if history.name.problem != asked.history.name.problem {
-            debug!(name, problem = ?history.name.problem, "gateway name answered otherwise");
+            debug!(name, problem = ?history.name.problem, "DNS problem of a gateway name changed");
         }
         *asked = ResolvedState { history, waiting: false, known: true };
     }

@@ -83,46 +83,50 @@ impl fmt::Display for AuthorizerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => {
-                f.write_str("extensionProviders of the mesh config has none of that name")
+                f.write_str("extensionProviders of the mesh config has no entry with this name")
             }
-            Self::Ambiguous => {
-                f.write_str("extensionProviders of the mesh config has several of that name")
-            }
-            Self::Other => f.write_str("what extensionProviders has of that name asks nobody"),
+            Self::Ambiguous => f.write_str(
+                "extensionProviders of the mesh config has several entries with this name",
+            ),
+            Self::Other => f.write_str(
+                "the entry of extensionProviders with this name is no authorization provider",
+            ),
             Self::TakesNoSpans => {
-                f.write_str("what extensionProviders has of that name takes no spans")
+                f.write_str("the entry of extensionProviders with this name is no tracing provider")
             }
             Self::Broken(fact) => write!(f, "extensionProviders of the mesh config: {fact}"),
-            Self::NoService(host) => write!(f, "there is no service {host}"),
+            Self::NoService(host) => write!(f, "service {host} does not exist"),
             Self::OtherNamespace(host, found) => {
-                write!(f, "service {host} is in namespace {found}, not in the one that is named")
+                write!(f, "service {host} is in namespace {found}, not in the configured one")
             }
             Self::NotVisible(host, namespace) => {
                 write!(f, "service {host} is not visible to workloads of namespace {namespace}")
             }
             Self::NoPort(host, port) => write!(f, "service {host} has no port {port}"),
             Self::NoSubset(host, subset) => {
-                write!(f, "no DestinationRule that holds for service {host} has a subset {subset}")
+                write!(f, "no active DestinationRule for service {host} has a subset {subset}")
             }
-            Self::Alias(host) => write!(f, "service {host} is a name for another; name that one"),
+            Self::Alias(host) => {
+                write!(f, "service {host} is an alias of another service; configure that service")
+            }
             Self::NotChosen(host) => {
                 write!(
                     f,
-                    "endpoints are not chosen for service {host}, which is headless or of resolution NONE; "
+                    "proxies do not load-balance service {host}, which is headless or has resolution NONE; "
                 )?;
-                f.write_str("name one with an address of its own")
+                f.write_str("configure a service with a virtual address")
             }
             Self::PassedThrough(host, namespace, name) => {
                 write!(
                     f,
-                    "endpoints are not chosen for service {host}: its load balancer is PASSTHROUGH "
+                    "proxies do not load-balance service {host}: its load balancer is PASSTHROUGH "
                 )?;
                 write!(f, "by DestinationRule {namespace}/{name}")
             }
             Self::NotSpoken(host, namespace, name) => {
                 write!(
                     f,
-                    "service {host} can't be spoken to by TLS as DestinationRule {namespace}/{name} says"
+                    "proxies cannot reach service {host} with the TLS settings of DestinationRule {namespace}/{name}"
                 )
             }
         }

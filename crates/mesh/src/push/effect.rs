@@ -39,15 +39,15 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
             }
             Dep::Traffic(host) => services.entry(host).or_default().traffic = true,
             Dep::Selectors => drop(others.insert("selectors of rules")),
-            Dep::Imports(_) => drop(others.insert("what Sidecars import")),
-            Dep::Logging(_) => drop(others.insert("what Telemetries say of logs")),
+            Dep::Imports(_) => drop(others.insert("imports of Sidecars")),
+            Dep::Logging(_) => drop(others.insert("access logs of Telemetries")),
             Dep::Filters(_) => drop(others.insert("filters of EnvoyFilters")),
             Dep::Gateways => drop(others.insert("gateways")),
             Dep::Machines => drop(others.insert("machines")),
             Dep::Networks => drop(others.insert("networks")),
             Dep::NetworkGateways(network) => networks.push(network.as_str()),
             Dep::ClusterMode(cluster) => clusters.push(cluster.as_str()),
-            Dep::Mesh => drop(others.insert("settings of the mesh")),
+            Dep::Mesh => drop(others.insert("mesh settings")),
             Dep::Access(_) => drop(others.insert("access policies")),
         }
     }
@@ -107,8 +107,8 @@ fn of_service(
     let is = now.services.get(host);
     let (had, has) = (was.map(|was| ready(was)), is.map(|is| ready(is)));
     match (had, has) {
-        (None, Some(count)) => format!("service {host} comes, {}", endpoints(count)),
-        (Some(count), None) => format!("service {host} goes, {}", endpoints(count)),
+        (None, Some(count)) => format!("service {host} added, {}", endpoints(count)),
+        (Some(count), None) => format!("service {host} removed, {}", endpoints(count)),
         (Some(had), Some(has)) if had != has => format!("{host}: {had} -> {}", endpoints(has)),
         _ if change.definition => format!("{host}: definition"),
         _ if change.endpoints => format!("{host}: endpoints"),
@@ -152,7 +152,7 @@ mod tests {
             MeshEvent::Registry(update.built())
         };
         let host = service("web.ns").hostname.clone();
-        let comes = format!("networks; service {host} comes, 2 endpoints");
+        let comes = format!("networks; service {host} added, 2 endpoints");
         assert_eq!(next(east(2)), Some(comes));
         assert_eq!(next(east(3)), Some(format!("{host}: 2 -> 3 endpoints")));
         let gateway = service("gateway.strait-system").gateway_of("", "203.0.113.1");
@@ -165,6 +165,6 @@ mod tests {
         assert!(!words.contains("web"), "what lies behind it is the same: {words}");
         let gone = next(MeshEvent::Registry(removed("east", 1)));
         let gone = gone.expect("a version");
-        assert!(gone.contains(&format!("service {host} goes, 3 endpoints")), "{gone}");
+        assert!(gone.contains(&format!("service {host} removed, 3 endpoints")), "{gone}");
     }
 }

@@ -533,7 +533,7 @@ impl MeshState {
                 let ignored = networks.ignored_claims();
                 for (cluster, claim) in ignored.difference(self.networks.ignored_claims()) {
                     let IgnoredClaim { claim, network } = claim;
-                    warn!(%cluster, claim, %network, "claim ignored: Secret or policy say otherwise");
+                    warn!(%cluster, claim, %network, "ignoring network claim: the Secret of the cluster or the policy overrides it");
                 }
                 let differing = networks.differing(&self.networks);
                 // A change to names that DNS resolves belongs to no single network.
@@ -725,7 +725,7 @@ pub async fn run(
     let mut waiting_since: Option<Instant> = None;
     let mut figures = LoopCounters::none();
     loop {
-        watchdog.progress().begins("rules that expire");
+        watchdog.progress().begins("expiring rules");
         let expires = heads.expire(Instant::now());
         if heads.is_complete() && heads.is_dirty() {
             waiting_since.get_or_insert_with(Instant::now);
@@ -769,10 +769,10 @@ pub async fn run(
                     apply(&mut heads, event, &watchdog);
                 }
                 if heads.is_complete() && !was_complete {
-                    info!("every source has been heard; versions are published from here on");
+                    info!("all sources synced; publishing configuration");
                 }
                 if !heads.is_complete() {
-                    watchdog.progress().begins("the names of gateways");
+                    watchdog.progress().begins("resolving gateway names");
                     // Resolve gateway names before the first version, so that a restart withholds
                     // nothing that was reachable before.
                     heads.resolve(&outputs);

@@ -90,7 +90,7 @@ impl Joins {
         for (id, objects) in &now {
             if self.read_from.get(id) != Some(objects) {
                 let read = vms(objects, &settings.trust_domain, |name, fault| {
-                    warn!(cluster = %id, entry = %name, %fault, "WorkloadEntry counts for nothing");
+                    warn!(cluster = %id, entry = %name, %fault, "ignoring invalid WorkloadEntry");
                 });
                 self.vms.insert(id.clone(), Arc::new(read));
             }

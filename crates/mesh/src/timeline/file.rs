@@ -93,7 +93,7 @@ impl TimelineFile {
         let (lines, read) = LineFile::open(path, HEAD, (LINES_MAX, FILE_MAX));
         if let Some(fact) = read.damage {
             let (path, code) = (lines.path().display(), &codes::STATE_DAMAGED);
-            warn!(%path, %fact, %code, "changes from before the start are forgotten, or some of them");
+            warn!(%path, %fact, %code, "timeline file is damaged; changes from before the restart are lost or incomplete");
         }
         let mut last = 0;
         let mut changes = Vec::new();
@@ -147,7 +147,7 @@ pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: Cancel
                 && !failing
             {
                 let (path, code) = (file.lines.path().display(), &codes::UNWRITABLE);
-                warn!(%path, %error, %code, "changes can't be written; a restart will forget them");
+                warn!(%path, %error, %code, "cannot write the timeline file; a restart will lose new changes");
             }
             failing = written.is_err();
         }

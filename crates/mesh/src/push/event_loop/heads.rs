@@ -210,8 +210,8 @@ impl MeshHeads {
             let (words, told) = tell(&head, context, changes, &delivery);
             woken += told;
             let words = match is_first {
-                true => "the next configuration: nobody is given it yet".to_owned(),
-                false => format!("with the next configuration: {words}"),
+                true => "next configuration ready; no proxy receives it yet".to_owned(),
+                false => format!("in the next configuration: {words}"),
             };
             // Usually both heads changed in the same way, so the first description is used.
             entered = entered.or(Some((version, words, causes)));
@@ -250,7 +250,7 @@ impl MeshHeads {
                     let is_its = |proxy: &Proxy| proxy.cluster == cluster;
                     woken += head.interest.mark_proxies(is_its, delivery);
                 }
-                words = Some(format!("cluster {cluster}: its own traffic objects count"));
+                words = Some(format!("cluster {cluster}: its own traffic objects take effect"));
             } else if !is_empty {
                 words = Some(format!("cluster {cluster}: {said}"));
             }
