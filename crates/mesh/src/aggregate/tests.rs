@@ -134,7 +134,10 @@ fn late_update_of_an_earlier_run_has_no_effect() {
     let mut aggregate = Aggregate::new(None);
     aggregate.apply(shard("east", 1).with(service("old.ns"), vec![]).built());
     aggregate.apply(shard("east", 2).with(service("new.ns"), vec![]).built());
-    assert!(merged(&aggregate, "old.ns").is_none(), "a reset leaves out what it doesn't name");
+    assert!(
+        merged(&aggregate, "old.ns").is_none(),
+        "a reset removes services that it does not list"
+    );
     for late in [
         shard("east", 1).with(service("old.ns"), vec![]).built(),
         shard("east", 1).with(service("old.ns"), vec![]).update().built(),
@@ -160,7 +163,7 @@ fn pods_change_when_their_node_moves_but_not_when_it_is_added() {
         let node = Some(Arc::new("n1".into()));
         let mut update = shard("east", 1).pod((key, Workload { node, ..pod })).built();
         let ShardChange::Reset(contents) = &mut update.change else {
-            panic!("a first word is a reset")
+            panic!("the first update is a reset")
         };
         let locality = Locality { zone: zone.into(), ..Locality::default() };
         let localities = Arc::new([("n1".into(), Arc::new(locality))].into());

@@ -173,7 +173,7 @@ mod tests {
         }
         kept.note(12, &kept.all()[2].configuration);
         let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
-        assert_eq!(versions, [3, 7, 9], "versions with the same one are one");
+        assert_eq!(versions, [3, 7, 9], "versions with the same configuration share an entry");
         let at = |asked: &str| kept.find(asked).map(|one| one.configuration.id());
         for (asked, is) in [("3", &one), ("6", &one), ("7", &two), ("8", &two), ("12", &one)] {
             assert_eq!(at(asked), Ok(is.id()), "{asked}");
@@ -183,7 +183,11 @@ mod tests {
         for digits in [6, 32] {
             assert_eq!(at(&two.id()[..digits]), Ok(two.id()));
         }
-        assert_eq!(at(&one.id().to_uppercase()), Ok(one.id()), "the same twice is one");
+        assert_eq!(
+            at(&one.id().to_uppercase()),
+            Ok(one.id()),
+            "equal configurations are not ambiguous"
+        );
         assert_eq!(at("zzzzzz"), Err(UnknownConfiguration::NoForm("zzzzzz".into())));
         assert_eq!(at("abc"), Err(UnknownConfiguration::NoForm("abc".into())));
         let strange = "0".repeat(32);
@@ -204,7 +208,7 @@ mod tests {
             kept.note(version, &configuration(&format!("{large}{version}")));
         }
         let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
-        assert_eq!(versions, [1006, 1007, 1008, 1009], "three beside the one in force");
+        assert_eq!(versions, [1006, 1007, 1008, 1009], "three besides the active one");
         assert!(kept.table().bytes <= BYTES_MAX);
         // An active configuration is stored even if it is larger than the limit.
         kept.note(2000, &configuration(&large.repeat(5)));

@@ -361,7 +361,11 @@ mod tests {
             assert_eq!(history.name.kept_until, Some(begin.system + 10 * MINUTE));
             now = later(now, history.next - now.instant);
         }
-        assert_eq!(now.instant - begin.instant, 10 * MINUTE, "asked again when the time is up");
+        assert_eq!(
+            now.instant - begin.instant,
+            10 * MINUTE,
+            "queried again at the end of the grace period"
+        );
         assert!(shown(&history).is_empty());
         assert_eq!(history.name.problem.as_deref(), Some("NXDOMAIN"));
     }

@@ -162,7 +162,7 @@ mod tests {
         let moved = shard("east", 1).with(moved, vec![]).update();
         let words = next(MeshEvent::Registry(moved.built())).expect("a version");
         assert!(words.starts_with("gateways of n2"), "{words}");
-        assert!(!words.contains("web"), "what lies behind it is the same: {words}");
+        assert!(!words.contains("web"), "services behind it are unchanged: {words}");
         let gone = next(MeshEvent::Registry(removed("east", 1)));
         let gone = gone.expect("a version");
         assert!(gone.contains(&format!("service {host} removed, 3 endpoints")), "{gone}");

@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(
             index.concerned(&ConcernedWorkloads::default()),
             [6],
-            "of whom nothing is known"
+            "a stream with an unknown workload"
         );
     }
 

@@ -62,7 +62,10 @@ fn five_percent_of_twenty_is_one_for_every_change() {
 fn later_proxies_are_added_while_there_is_room_and_none_is_removed() {
     let all = proxies(1000);
     let mut share = cohort("a");
-    assert!(!share.filled(5, [].into_iter()).contains(&all[0]), "of nobody it is nobody");
+    assert!(
+        !share.filled(5, [].into_iter()).contains(&all[0]),
+        "without connected proxies, the cohort is empty"
+    );
     for connected in (0..=1000).step_by(7) {
         let before = members(&share, &all);
         share = share.filled(5, all[..connected].iter());
@@ -144,7 +147,7 @@ fn progress_and_members_are_restored_only_for_the_same_configuration() {
     std::fs::write(&path, old).expect("written");
     assert_eq!(files.reached(&"a".into()), Cohort::new("a".into(), 25));
     std::fs::write(&path, "{").expect("written");
-    assert_eq!(files.reached(&"a".into()), cohort("a"), "what can't be told begins anew");
+    assert_eq!(files.reached(&"a".into()), cohort("a"), "a damaged file restarts the rollout");
     files.note(&share).expect("written");
     files.forget();
     assert_eq!(files.reached(&"a".into()), cohort("a"));

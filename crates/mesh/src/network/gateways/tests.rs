@@ -285,7 +285,7 @@ fn gateway_name_is_pending_until_it_is_resolved() {
     let gone = ResolvedName { problem: Some("NXDOMAIN".to_owned()), ..ResolvedName::default() };
     let networks = build(&services, "", &with(gone));
     assert_eq!(pending(&networks), ["gw.example.org does not resolve: NXDOMAIN"]);
-    assert_eq!(networks.names_to_resolve().len(), 1, "it is asked for again");
+    assert_eq!(networks.names_to_resolve().len(), 1, "it is still resolved");
 }
 
 #[test]

@@ -76,7 +76,7 @@ mod tests {
         assert!(first.answered().now_or_never().is_none());
         // The stream of the gateway ended.
         drop(ended);
-        assert!(first.answered().now_or_never().is_some(), "the client is not waited for");
+        assert!(first.answered().now_or_never().is_some(), "the client is not awaited");
         drop(client);
         // A version that does not affect gateways.
         let (sender, answers) = mpsc::channel(1);
@@ -99,7 +99,7 @@ mod tests {
             drop(sender);
             is_awaited
         };
-        assert!(!note(&mut first, IN_VAIN_FOR / 2), "it was in vain a moment ago");
+        assert!(!note(&mut first, IN_VAIN_FOR / 2), "a recent wait timed out");
         assert!(note(&mut first, IN_VAIN_FOR));
     }
 }

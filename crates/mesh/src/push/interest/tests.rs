@@ -33,7 +33,7 @@ fn only_streams_that_watch_a_host_are_notified() {
     assert_eq!(interest.mark(&endpoints_of(&["x", "z"])), 1);
     assert_eq!(dirty(&a), ["x", "x:1"]);
     assert!(b.take().is_empty());
-    forget(&mut a, &["x", "x:1", "what it never watched"]);
+    forget(&mut a, &["x", "x:1", "never watched"]);
     assert_eq!(interest.mark(&endpoints_of(&["x"])), 0);
     watch(&mut a, &["x"]);
     assert_eq!(interest.mark(&endpoints_of(&["x", "y"])), 1);
@@ -50,7 +50,7 @@ fn definition_change_notifies_unknown_streams_and_workload_change_its_own_proxy(
     assert_eq!(interest.mark(&changed), 1);
     assert!(own.take().everything);
     let changed = Changes::from_iter([Dep::Definition("x".into())]);
-    assert_eq!(interest.mark(&changed), 0, "nobody has asked for anything");
+    assert_eq!(interest.mark(&changed), 0, "no stream watches anything");
     own.watch_lists(Wildcards::ALL);
     other.watch_routes(&["80".into()], &[]);
     assert_eq!(interest.mark(&changed), 2);

@@ -25,7 +25,7 @@ pub(super) fn entries(objects: &[(&str, &str, Value)]) -> MeshEvent {
         .collect();
     let mut index = EntryIndex::new("cluster.local");
     let objects = objects.into_iter().collect();
-    let change = index.apply(&objects).expect("heard for the first time");
+    let change = index.apply(&objects).expect("the first update");
     let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
     MeshEvent::Entries(update, Arc::clone(index.selections()))
 }
@@ -79,7 +79,7 @@ fn selected_pods_follow_their_cluster_and_readiness() {
     assert_eq!(endpoints(&next(&mut mesh), "db.internal"), ["west 10.0.0.1 unhealthy"]);
 
     mesh.apply(entries(&[]));
-    assert!(next(&mut mesh).services.is_empty(), "nothing of it stays");
+    assert!(next(&mut mesh).services.is_empty(), "it is removed completely");
 }
 
 #[test]

@@ -135,14 +135,18 @@ fn cluster_that_may_not_export_a_name_serves_only_itself() {
     ];
     let context = steered(words, "owners: [{namespaces: [ns], clusters: [west]}]");
     let merged = &context.services[&host("web.ns")];
-    assert_eq!(merged.primary.export_to, ExportTo::Public, "the owner decides, whoever is first");
+    assert_eq!(
+        merged.primary.export_to,
+        ExportTo::Public,
+        "the owner decides, regardless of the order"
+    );
     assert!(merged.service_accounts.iter().all(|account| !account.contains("thief")));
     assert_eq!(groups(&context, &of("west")), ["0: 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1, 10.0.0.2 1"]);
     assert_eq!(refusal(&context, &of("west"), "10.0.0.1"), WithheldReason::ExportRefused);
     let gateway = ViewKey { role: Role::Gateway, ..of("east") };
-    assert_eq!(groups(&context, &gateway), ["0: 10.0.0.2 1"], "and no gateway carries it");
+    assert_eq!(groups(&context, &gateway), ["0: 10.0.0.2 1"], "and no gateway forwards it");
     for cluster in ["east", "west", "north"] {
         agree(&context, &of(cluster));
     }

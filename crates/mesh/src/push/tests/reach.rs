@@ -77,7 +77,7 @@ fn changed_gateway_notifies_only_streams_that_use_it() {
     assert_eq!(
         told,
         ["web in n1", "web in n3"],
-        "who is in n2, or watches what isn't, has nothing to look at"
+        "streams in n2 and streams of other services are unaffected"
     );
 }
 
@@ -166,12 +166,12 @@ fn changed_target_port_is_evaluated_only_in_the_namespace_of_its_pods() {
     assert_eq!(
         looked_at(first(), at(80, 8081).update().built()),
         (vec!["ns", ""], vec!["ns".into()]),
-        "of whom nothing is known hears of it"
+        "a stream without a location is notified"
     );
     assert_eq!(
         looked_at(first(), at(81, 8080).update().built()),
         (vec!["ns", "other", ""], vec!["ns".into(), "other".into()]),
-        "another port concerns clients"
+        "a different port affects clients"
     );
     let gateway = |target| {
         let service = service("gateway.ns").gateway_of("n1", "203.0.113.1");
@@ -181,6 +181,6 @@ fn changed_target_port_is_evaluated_only_in_the_namespace_of_its_pods() {
     assert_eq!(
         looked_at(gateway(15443).built(), gateway(15444).update().built()).1,
         ["ns", "other"],
-        "what a gateway listens on is looked at everywhere"
+        "the ports of a gateway are evaluated everywhere"
     );
 }
