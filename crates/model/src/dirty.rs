@@ -23,7 +23,7 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         !self.everything
             && self.lists.is_empty()
@@ -51,17 +51,17 @@ impl Wildcards {
     /// The set of all wildcard types.
     pub const ALL: Self = Self(7);
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the set contains `one`.
+    /// Returns whether the set contains `one`.
     pub fn contains(self, one: Wildcard) -> bool {
         self.0 & Self::from(one).0 != 0
     }
 
-    /// The intersection of two sets.
+    /// Returns the intersection of two sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
