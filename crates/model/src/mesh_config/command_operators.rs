@@ -1,11 +1,13 @@
-//! Values of headers and lines of access logs, which Envoy reads as formats: `%NAME%` stands for something of the request.
-//! (Envoy, "Custom request/response headers" and "Command Operators"; tried on Envoy 1.36 and 1.40.)
+//! Command operators of Envoy in header values and access logs: `%NAME%` stands for a property of
+//! the request. (Envoy, "Custom request/response headers" and "Command Operators"; tested with
+//! Envoy 1.36 and 1.40.)
 //!
-//! One that Envoy can't read makes it refuse the whole listener or table of routes that holds it: `50%` does.
+//! Envoy rejects a whole listener or route configuration that contains an operator it cannot parse,
+//! for example `50%`.
 
 use crate::is_header_name;
 
-/// What stands for something without saying more.
+/// Operators without an argument.
 const PLAIN: &[&str] = &[
     "ACCESS_LOG_TYPE",
     "BYTES_RECEIVED",
@@ -119,26 +121,26 @@ const PLAIN: &[&str] = &[
     "VIRTUAL_CLUSTER_NAME",
 ];
 
-/// What needs to say more in parentheses, and may be cut to a length.
+/// Operators with a required argument in parentheses and an optional maximum length.
 const WITH_ARGUMENT: &[&str] = &["ENVIRONMENT", "QUERY_PARAM", "REQ", "RESP", "TRAILER"];
 
-/// Of these, what names a header, and perhaps another to take in its place.
+/// The operators whose argument names a header, and optionally an alternative header.
 const OF_HEADERS: &[&str] = &["REQ", "RESP", "TRAILER"];
 
-/// The most digits of the length that something is cut to.
+/// The maximum number of digits of the maximum length.
 const LENGTH_DIGITS_MAX: usize = 9;
 
-/// What needs to say more, and is never cut.
+/// Operators with a required argument and no maximum length.
 const WITH_WHOLE_ARGUMENT: &[&str] = &["CLUSTER_METADATA", "DYNAMIC_METADATA", "UPSTREAM_METADATA"];
 
-/// Names something that a filter keeps; how it is written may follow.
+/// Its argument names an object in the filter state, optionally followed by a format.
 const FILTER_STATE: &str = "FILTER_STATE";
 
-/// What may say more: a form of time.
+/// Operators with an optional argument: a time format.
 const WITH_FORM: &[&str] =
     &["DOWNSTREAM_PEER_CERT_V_END", "DOWNSTREAM_PEER_CERT_V_START", "EMIT_TIME", "START_TIME"];
 
-/// All that [`check`] takes, as one line.
+/// Returns one line with all operators that [`check`] accepts.
 pub fn all() -> String {
     let plain = PLAIN.iter().chain(WITH_FORM).map(|name| format!("%{name}%"));
     let cut = WITH_ARGUMENT.iter().map(|name| format!("%{name}(a):10%"));
@@ -147,10 +149,10 @@ pub fn all() -> String {
     plain.chain(cut).chain(whole).chain(kept).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether Envoys can read a value.
+/// Checks that Envoy can parse a value.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns a description of the problem.
 pub fn check(value: &str) -> Result<(), String> {
     let mut rest = value;
     while let Some((_, behind)) = rest.split_once('%') {
@@ -207,7 +209,7 @@ pub fn check(value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether what stands in the parentheses of an operator can be read.
+/// Checks the argument in the parentheses of an operator.
 fn check_argument(name: &str, argument: &str) -> Result<(), &'static str> {
     if argument.contains(char::is_control) {
         return Err("with a control character");
@@ -232,13 +234,14 @@ fn check_argument(name: &str, argument: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether a form of time has `%n`, which may have flags, a width and a variant. (strftime.)
+/// Returns whether a time format contains `%n`, which may have flags, a width and a variant.
+/// (strftime.)
 fn ends_line(form: &str) -> bool {
     let is_modifier = |c: char| c.is_ascii_digit() || "-_^#EO".contains(c);
     form.split('%').skip(1).any(|rest| rest.trim_start_matches(is_modifier).starts_with('n'))
 }
 
-/// What [`check`] refuses, and every Envoy.
+/// Values that [`check`] and every version of Envoy reject.
 pub const UNREADABLE: [&str; 31] = [
     "50%",
     "%",
@@ -278,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_envoys_read_is_taken_and_the_rest_is_not() {
+    fn only_values_that_envoy_can_parse_are_accepted() {
         for value in [
             "",
             "plain",
@@ -294,7 +297,7 @@ mod tests {
         ] {
             assert_eq!(check(value), Ok(()), "{value}");
         }
-        // Envoys differ on these.
+        // Versions of Envoy differ for these values.
         let others = ["%REQ(a):99999999999999999999%", "%DYNAMIC_METADATA(a\u{1})%"];
         for value in UNREADABLE.into_iter().chain(others) {
             assert!(check(value).is_err(), "{value}");
@@ -302,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_sorted_and_there_once() {
+    fn names_are_sorted_and_unique() {
         assert!(PLAIN.windows(2).all(|pair| pair[0] < pair[1]));
     }
 }

@@ -1,4 +1,4 @@
-//! What the mesh config says of the proxies themselves (`defaultConfig`), as far as it is followed.
+//! The supported part of the mesh config's `defaultConfig`, the settings of proxies.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ struct RawTopology {
     proxy_protocol: Option<Map<String, Value>>,
 }
 
-/// Takes what stands before routers, and names all other fields: nobody follows them.
+/// Takes `gatewayTopology`, and adds all other fields to `ignored`, because they are not supported.
 pub(super) fn take(
     fields: &mut YamlFields,
     ignored: &mut Vec<String>,
@@ -62,7 +62,7 @@ mod tests {
     use crate::mesh_config::{Defaults, MeshConfig};
 
     #[test]
-    fn what_stands_before_routers_is_read_of_the_default_config() {
+    fn gateway_topology_is_parsed_from_the_default_config() {
         let text = "defaultConfig: {tracing: {}, gatewayTopology: {numTrustedProxies: 2, \
                     forwardClientCertDetails: APPEND_FORWARD, proxyProtocol: {}}}";
         let config = MeshConfig::parse(text, &Defaults::default()).expect("valid");
