@@ -1,8 +1,8 @@
-//! Services that policies of the action CUSTOM have asked whether a request may pass, and logs that Telemetries name.
-//! (Istio's `MeshConfig.ExtensionProvider`.)
+//! Extension providers: external authorization services for policies with action CUSTOM, access
+//! logs and tracing providers. (Istio's `MeshConfig.ExtensionProvider`.)
 //!
-//! A provider that can't be read is no reason to refuse the mesh config: it is kept with the fact, and what policies would
-//! have it asked about is denied.
+//! An invalid provider does not make the mesh config invalid. It is stored with its problem, and
+//! policies that use it deny the requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::traces::TracingProvider;
 use super::{command_operators, parse_duration};
 use crate::{is_header_name, is_header_value};
 
-/// How long an answer may take, where nothing is said. (Istio's default.)
+/// The default timeout of an authorization request. (Istio's default.)
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// The status where there is no answer. (Istio's default.)
+/// The default status if the provider does not respond. (Istio's default.)
 const STATUS_ON_ERROR: u16 = 403;
-/// The longest name.
+/// The maximum length of a name, in bytes.
 const NAME_MAX: usize = 253;
 const HTTP: &str = "envoyExtAuthzHttp";
 const GRPC: &str = "envoyExtAuthzGrpc";
@@ -29,103 +29,103 @@ const LOG: &str = "envoyFileAccessLog";
 const ZIPKIN: &str = "zipkin";
 const OPEN_TELEMETRY: &str = "opentelemetry";
 
-/// One of `extensionProviders`.
+/// An item of `extensionProviders`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtensionProvider {
-    /// Its name; empty where it has none.
+    /// The name; empty if it has none.
     pub name: Arc<str>,
-    /// What it is.
+    /// The kind.
     pub kind: ProviderKind,
-    /// As it is written.
+    /// The item as it is written.
     raw: Value,
 }
 
-/// What an extension provider is.
+/// The kind of an extension provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProviderKind {
-    /// It says whether requests may pass.
+    /// An external authorization service.
     Authorization(Arc<AuthorizationProvider>),
-    /// Proxies write it.
+    /// An access log that proxies write.
     Log(Arc<AccessLog>),
-    /// Proxies send it spans.
+    /// A tracing provider that receives spans from proxies.
     Tracing(Arc<TracingProvider>),
-    /// It should be one of these, and can't be used, for this reason.
+    /// An invalid provider of one of these kinds, with the reason.
     Broken(String),
-    /// Something else.
+    /// Another kind.
     Other,
 }
 
-/// A service that says whether requests may pass, and how it is asked.
+/// An external authorization service, and how it is called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthorizationProvider {
-    /// Its service.
+    /// The service.
     pub service: ProviderService,
-    /// How long an answer may take; above zero.
+    /// The timeout of a request; above zero.
     pub timeout: Duration,
-    /// Whether what can't be asked about passes.
+    /// Whether requests are allowed if the provider cannot be reached.
     pub fail_open: bool,
-    /// The status that clients get where there is no answer.
+    /// The status for clients if the provider does not respond.
     pub status_on_error: u16,
-    /// Whether the route is chosen again after an answer.
+    /// Whether the route is selected again after the response.
     pub clear_route_cache: bool,
-    /// How much of the body it is sent, if anything.
+    /// How much of the request's body it receives, if any.
     pub body: Option<CheckedBody>,
-    /// What it speaks.
+    /// The protocol.
     pub protocol: AuthorizationProtocol,
 }
 
-/// What of a request's body a provider is sent.
+/// The part of a request's body that a provider receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedBody {
-    /// The most bytes; never 0.
+    /// The maximum number of bytes; never 0.
     pub max_bytes: u32,
-    /// Whether of a longer one the beginning is sent; else the request is refused (413).
+    /// Whether the beginning of a longer body is sent. Otherwise, such a request is rejected (413).
     pub partial: bool,
-    /// Whether it is sent as bytes, and not as text; over gRPC alone.
+    /// Whether it is sent as bytes instead of text; only with gRPC.
     pub as_bytes: bool,
 }
 
-/// What a provider speaks.
+/// The protocol of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthorizationProtocol {
-    /// A request like the one in question, answered by 200 or by what the client is to get.
+    /// An HTTP request like the original one. The response is 200, or the response for the client.
     Http(AuthorizationRequest),
     /// `envoy.service.auth.v3.Authorization`.
     Grpc,
 }
 
-/// What a provider that speaks HTTP is sent, and what of its answer counts.
+/// The request to an HTTP provider, and the used headers of its response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthorizationRequest {
-    /// What its path begins with.
+    /// The prefix of the request's path.
     pub path_prefix: String,
-    /// Headers of the request that it is sent, beside those it always is.
+    /// Headers of the original request that it receives, in addition to those that are always sent.
     pub request_headers: Vec<HeaderNames>,
-    /// Headers that it is sent with these values.
+    /// Headers that are added with these values.
     pub added_headers: BTreeMap<String, String>,
-    /// Headers of its answer that the workload is sent in place of the client's.
+    /// Headers of its response that replace those of the client in the request to the workload.
     pub to_upstream: Vec<HeaderNames>,
-    /// Headers of its answer that the client gets when it denies.
+    /// Headers of its response that the client receives if the request is denied.
     pub to_client_on_deny: Vec<HeaderNames>,
-    /// Headers of its answer that the client gets when it allows.
+    /// Headers of its response that the client receives if the request is allowed.
     pub to_client_on_allow: Vec<HeaderNames>,
 }
 
-/// Names of headers, in any case.
+/// A pattern for names of headers, case-insensitive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderNames {
-    /// This one.
+    /// This name.
     Exact(String),
-    /// All that begin so.
+    /// Names with this prefix.
     Prefix(String),
-    /// All that end so.
+    /// Names with this suffix.
     Suffix(String),
-    /// All.
+    /// All names.
     Every,
 }
 
 impl ExtensionProvider {
-    /// Reads a list of them.
+    /// Parses a list of providers.
     pub(super) fn read_all(raw: Vec<Value>) -> Vec<Self> {
         raw.into_iter().map(Self::read).collect()
     }
@@ -158,13 +158,14 @@ impl ExtensionProvider {
         Self { name: name.into(), kind, raw }
     }
 
-    /// As it is written.
+    /// Returns the provider as it is written.
     pub fn to_json(&self) -> &Value {
         &self.raw
     }
 }
 
-/// Names stand in keys of metadata with `_` after them, so that none is the beginning of another's.
+/// Returns whether the name is valid. Keys of metadata consist of a name followed by `_`, so that
+/// no name is a prefix of another key.
 fn is_provider_name(name: &str) -> bool {
     let is_plain = |one: u8| one.is_ascii_alphanumeric() || matches!(one, b'-' | b'.');
     !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(is_plain)
@@ -204,7 +205,7 @@ struct RawLogFormat {
     labels: Option<Value>,
 }
 
-/// A log in a file at the proxy; Istio's text where nothing is said of its format.
+/// Parses a file log at the proxy; without a format, Istio's default text is used.
 fn read_log(raw: &Value) -> Result<AccessLog, String> {
     let raw = RawLog::deserialize(raw).map_err(|error| format!("{LOG}: {error}"))?;
     if raw.path.is_empty() {
@@ -228,7 +229,7 @@ struct RawCheckedBody {
     pack_as_bytes: bool,
 }
 
-/// The fields that only a provider that speaks HTTP has.
+/// The fields that only HTTP providers support.
 const HTTP_ONLY: [&str; 7] = [
     "pathPrefix",
     "includeHeadersInCheck",
@@ -323,8 +324,8 @@ impl RawAuthorization {
     }
 }
 
-/// Whether Envoy can send a header besides. It reads values as formats, and keeps `host` to itself; with one that it
-/// can't read it refuses the listener of every proxy that asks the provider.
+/// Checks that Envoy can add this header. Envoy parses values as formats and reserves `host`. With
+/// an invalid header, it rejects the listener of every proxy that uses the provider.
 fn added_header(name: &str, value: &str) -> Result<(), String> {
     if name.eq_ignore_ascii_case("host") {
         return Err("is a header that Envoy writes itself".to_owned());
@@ -335,7 +336,8 @@ fn added_header(name: &str, value: &str) -> Result<(), String> {
     command_operators::check(value)
 }
 
-/// A status of refusal that Envoy knows (`envoy.type.v3.StatusCode`); as text in Istio's schema.
+/// Parses an error status that Envoy supports (`envoy.type.v3.StatusCode`). Istio's schema defines
+/// it as text.
 fn status(given: &Value) -> Option<u16> {
     let number = given.as_u64().or_else(|| given.as_str()?.parse().ok())?;
     let number = u16::try_from(number).ok()?;
@@ -355,7 +357,7 @@ fn names(field: &str, given: &[String]) -> Result<Vec<HeaderNames>, String> {
             (HeaderNames::Exact, &**text)
         };
         let part = part.to_ascii_lowercase();
-        // `:authority` and its kind are headers to Envoy.
+        // In Envoy, pseudo-headers such as `:authority` are headers.
         if !is_header_name(part.strip_prefix(':').unwrap_or(&part)) || part.contains('*') {
             return Err(format!("{field}: {text:?} is no name of a header"));
         }
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_in_istio() {
+    fn defaults_are_those_of_istio() {
         let given = json!({ "name": "opa.local", "envoyExtAuthzGrpc": { "service": "opa/Opa.opa.svc.cluster.local", "port": 9191 } });
         let expected = AuthorizationProvider {
             service: ProviderService {
@@ -417,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_headers_take_three_forms_and_every_field_counts() {
+    fn header_patterns_have_three_forms_and_every_field_takes_effect() {
         let given = json!({ "name": "o2p", "envoyExtAuthzHttp": {
             "service": "o2p.local", "port": 4180, "timeout": "1.5s", "pathPrefix": "/check", "failOpen": true,
             "statusOnError": "503", "clearRouteCache": true,
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_read_is_broken_and_says_why() {
+    fn invalid_provider_is_stored_with_the_reason() {
         let http = |fields: Value| json!({ "name": "a", "envoyExtAuthzHttp": fields });
         let sound = json!({ "service": "a.b", "port": 80 });
         let with_header = |name: &str, value: &str| {
