@@ -1,4 +1,5 @@
-//! The text of a policy file: strict, so that a rule that is misspelt is not a rule that is missing.
+//! Parsing of policy files. Parsing is strict, so that a misspelt rule is an error instead of a
+//! missing rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,11 +19,11 @@ use super::traffic::{self, TrafficText};
 use crate::mesh_config::plain;
 use crate::{ClusterId, Mode, NetworkId, is_trust_domain};
 
-/// The largest file that is read: far more than people write.
+/// The maximum size of a policy file, in bytes; much more than people write.
 const BYTES_MAX: usize = 1 << 20;
-/// Who holds a token has its rights for so much longer than its issuer meant, at most.
+/// The maximum of `darkTokenGrace`: the holder of an expired token keeps its rights for that time.
 const DARK_TOKEN_GRACE_MAX: Duration = Duration::from_secs(7 * 86_400);
-/// The only version there is.
+/// The only supported version.
 const API_VERSION: &str = "strait.dev/v1";
 const KIND: &str = "Policy";
 
@@ -106,17 +107,17 @@ struct PreferenceText {
 }
 
 impl Policy {
-    /// Reads the text of a policy file.
+    /// Parses the text of a policy file.
     ///
     /// # Errors
-    /// What is wrong first, with the field and the line where they are known.
+    /// Returns the first problem, with the field and the line if they are known.
     pub fn parse(text: &str) -> Result<Self, InvalidPolicy> {
         if text.len() > BYTES_MAX {
             return invalid("", format!("the file is larger than {} MiB", BYTES_MAX >> 20));
         }
         let file: PolicyFile = serde_saphyr::from_str(text).map_err(|error| InvalidPolicy {
             field: String::new(),
-            // What follows the first line is a picture of the text.
+            // The lines after the first one show an excerpt of the text.
             fact: plain(error.to_string().lines().next().unwrap_or_default()).to_owned(),
         })?;
         if file.api_version != API_VERSION {
@@ -341,7 +342,8 @@ fn preference(field: &str, text: PreferenceText) -> Result<Preference, InvalidPo
     Ok(Preference { name: text.name, services, proxies, order })
 }
 
-/// `own cluster`, `own network`, `any other`, a cluster, a list of clusters, or clusters with shares.
+/// Parses `own cluster`, `own network`, `any other`, a cluster, a list of clusters, or clusters
+/// with weights.
 fn tier(field: &str, value: &Value) -> Result<Tier, InvalidPolicy> {
     let one = |text: &str| Ok(Tier::Clusters([(cluster(field, text)?, None)].into()));
     match value {
