@@ -54,7 +54,7 @@ struct ForeignBytesText {
     total: Option<Value>,
 }
 
-/// Reads the section.
+/// Parses the section.
 pub(super) fn limits(text: TrafficText) -> Result<TrafficLimits, InvalidPolicy> {
     let mut limits = TrafficLimits::default();
     if let Some(text) = text.foreign_bytes {
