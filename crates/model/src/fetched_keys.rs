@@ -21,7 +21,7 @@ impl fmt::Display for KeyPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uri(uri) => f.write_str(&shown_uri(uri)),
-            Self::Issuer(issuer) => write!(f, "what issuer {} names", shown_uri(issuer)),
+            Self::Issuer(issuer) => write!(f, "issuer {}", shown_uri(issuer)),
         }
     }
 }
@@ -112,6 +112,6 @@ mod tests {
             "https://a.example/k?p=b2c_1&access_token=***&x-api-KEY=***&n"
         );
         let issuer = KeyPlace::Issuer("https://me:secret@a.example".into()).to_string();
-        assert_eq!(issuer, "what issuer https://***@a.example names");
+        assert_eq!(issuer, "issuer https://***@a.example");
     }
 }

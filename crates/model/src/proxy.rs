@@ -109,7 +109,7 @@ impl VirtualHostDelivery {
     /// Returns the delivery on a stream; only the Delta form supports VHDS.
     pub fn on_stream(self, is_delta: bool) -> Self {
         match self {
-            Self::OneByOne if !is_delta => Self::Refused("its stream is not of the Delta form"),
+            Self::OneByOne if !is_delta => Self::Refused("its stream does not use the Delta form"),
             other => other,
         }
     }
@@ -372,7 +372,7 @@ pub enum NodeError {
     },
     /// The namespaces in metadata and node ID differ.
     #[error(
-        "node {id} claims namespace {claimed:?} in its metadata and another in its id; let a bootstrap say one: strait proxy bootstrap"
+        "node {id} has namespace {claimed:?} in its metadata and a different one in its id; generate its bootstrap with strait proxy bootstrap"
     )]
     Namespace {
         /// The node ID.

@@ -84,13 +84,13 @@ impl AccessLog {
 pub(super) fn writable_path(path: String) -> Result<String, String> {
     const WELL_KNOWN_FOLDERS: [&str; 6] = ["/tmp", "/dev", "/var", "/var/log", "/etc", "/proc"];
     if !path.starts_with('/') {
-        return Err(format!("{path:?} is no absolute path, such as /dev/stdout"));
+        return Err(format!("{path:?} is not an absolute path such as /dev/stdout"));
     }
     if path.chars().any(char::is_control) {
         return Err(format!("{path:?} has control characters"));
     }
     if path.ends_with(['/', '.']) || WELL_KNOWN_FOLDERS.contains(&path.as_str()) {
-        return Err(format!("{path:?} is a folder, no file"));
+        return Err(format!("{path:?} is a directory, not a file"));
     }
     Ok(path)
 }
@@ -106,7 +106,7 @@ impl AccessLogFormat {
             (AccessLogEncoding::Text, _) => Self::text(format),
             (AccessLogEncoding::Json, _) => {
                 Self::json(serde_json::from_str(format).map_err(|error| {
-                    format!("with accessLogEncoding JSON it is a JSON object: {error}")
+                    format!("accessLogEncoding JSON requires a JSON object: {error}")
                 })?)
             }
         }
@@ -138,7 +138,7 @@ impl AccessLogFormat {
             }
         }
         if !fields.is_object() {
-            return Err("with accessLogEncoding JSON it is a JSON object".to_owned());
+            return Err("accessLogEncoding JSON requires a JSON object".to_owned());
         }
         check(&fields)?;
         Ok(Self::Json(Arc::new(fields)))
@@ -222,7 +222,7 @@ mod tests {
             (Text, "%NO_SUCH_THING%", "%NO_SUCH_THING%"),
             (Json, "%PROTOCOL%", "a JSON object"),
             (Json, "[]", "a JSON object"),
-            (Json, r#"{"a": {"b": ["%REQ(%"]}}"#, "isn't closed"),
+            (Json, r#"{"a": {"b": ["%REQ(%"]}}"#, "is not closed"),
         ] {
             let fact = AccessLogFormat::read(encoding, format).expect_err(format);
             assert!(fact.contains(part), "{fact}");

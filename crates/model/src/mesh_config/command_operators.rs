@@ -165,7 +165,7 @@ pub fn check(value: &str) -> Result<(), String> {
         let (argument, behind) = match behind.strip_prefix('(') {
             Some(behind) => match behind.split_once(')') {
                 Some((argument, behind)) => (Some(argument), behind),
-                None => return Err(format!("%{name}( isn't closed")),
+                None => return Err(format!("%{name}( is not closed")),
             },
             None => (None, behind),
         };
@@ -173,10 +173,8 @@ pub fn check(value: &str) -> Result<(), String> {
             Some(length) => {
                 let behind = length.trim_start_matches(|c: char| c.is_ascii_digit());
                 if !(1..=LENGTH_DIGITS_MAX).contains(&(length.len() - behind.len())) {
-                    let fact = "is to be cut to a length that isn't of";
-                    return Err(format!(
-                        "has %{name}% that {fact} 1 to {LENGTH_DIGITS_MAX} digits"
-                    ));
+                    let fact = "whose maximum length does not have";
+                    return Err(format!("has %{name}% {fact} 1 to {LENGTH_DIGITS_MAX} digits"));
                 }
                 (true, behind)
             }
@@ -198,7 +196,7 @@ pub fn check(value: &str) -> Result<(), String> {
             }
         };
         if !is_known {
-            return Err(format!("has %{name}% in a form that not every Envoy knows"));
+            return Err(format!("has %{name}% in a form that not every Envoy supports"));
         }
         if let Some(argument) = argument {
             check_argument(name, argument)
@@ -221,15 +219,15 @@ fn check_argument(name: &str, argument: &str) -> Result<(), &'static str> {
         let are_names = names.by_ref().take(2).all(is_name);
         return match names.next() {
             None if are_names => Ok(()),
-            None => Err("that names no header"),
-            Some(_) => Err("with more than one header in place of the first"),
+            None => Err("whose argument is not a header name"),
+            Some(_) => Err("with more than one alternative header"),
         };
     }
     if name == FILTER_STATE && argument.split(':').next().is_none_or(str::is_empty) {
-        return Err("without the name of what is kept");
+        return Err("without the name of an object");
     }
     if WITH_FORM.contains(&name) && ends_line(argument) {
-        return Err("whose form of time has a line end");
+        return Err("whose time format contains a line end");
     }
     Ok(())
 }

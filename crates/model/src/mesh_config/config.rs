@@ -338,7 +338,7 @@ impl MeshConfig {
                 .map_or(base.outbound_traffic_policy, |mode| {
                     if mode == WrittenOutboundMode::AllowAnyDynamicDns {
                         let text =
-                            "outboundTrafficPolicy.mode ALLOW_ANY_DYNAMIC_DNS (ALLOW_ANY counts)";
+                            "outboundTrafficPolicy.mode ALLOW_ANY_DYNAMIC_DNS (ALLOW_ANY applies)";
                         ignored.push(text.to_owned());
                     }
                     mode.read()
@@ -626,7 +626,7 @@ pub fn own_trust_domain(text: &str) -> Result<Option<String>, InvalidYaml> {
 fn read_trust_domain(domain: String) -> Result<Option<String>, String> {
     match domain.is_empty() || is_trust_domain(&domain) {
         true => Ok(Some(domain).filter(|domain| !domain.is_empty())),
-        false => Err(format!("{domain:?} is no trust domain")),
+        false => Err(format!("{domain:?} is not a valid trust domain")),
     }
 }
 
@@ -643,10 +643,10 @@ fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
             found += 1;
         }
         if found == 0 && !one.pem.trim().is_empty() {
-            return Err(format!("[{at}].pem holds no certificate"));
+            return Err(format!("[{at}].pem contains no certificate"));
         }
         if let Some(invalid) = one.trust_domains.iter().find(|one| !is_trust_domain(one)) {
-            return Err(format!("[{at}].trustDomains: {invalid:?} is no trust domain"));
+            return Err(format!("[{at}].trustDomains: {invalid:?} is not a valid trust domain"));
         }
     }
     Ok(raw)

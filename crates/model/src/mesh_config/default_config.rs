@@ -36,7 +36,7 @@ fn read(value: Value) -> Result<GatewayTopology, String> {
         None => ForwardedCertificate::default(),
         Some(text) => ForwardedCertificate::named(text).ok_or_else(|| {
             let known = ForwardedCertificate::ALL.map(ForwardedCertificate::as_str).join(", ");
-            format!("gatewayTopology.forwardClientCertDetails: {text:?} is none of {known}")
+            format!("gatewayTopology.forwardClientCertDetails: {text:?} is not one of {known}")
         })?,
     };
     Ok(GatewayTopology {
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(config.gateway_topology, Some(expected));
         assert_eq!(config.ignored, ["defaultConfig.tracing"]);
         for (topology, fact) in [
-            ("{forwardClientCertDetails: SOME}", "is none of SANITIZE"),
+            ("{forwardClientCertDetails: SOME}", "is not one of SANITIZE"),
             ("{numTrustedProxies: many}", "invalid type"),
             ("{numTrustedHops: 1}", "unknown field"),
         ] {

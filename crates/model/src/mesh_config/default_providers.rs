@@ -60,9 +60,13 @@ impl DefaultProviderNames {
                     continue;
                 }
                 let why = match named(name).first() {
-                    None => "extensionProviders has none of that name".to_owned(),
-                    Some(ProviderKind::Broken(fact)) => format!("in extensionProviders {fact}"),
-                    Some(_) => format!("what extensionProviders has of that name takes no {what}"),
+                    None => "extensionProviders has no entry with this name".to_owned(),
+                    Some(ProviderKind::Broken(fact)) => {
+                        format!("its entry in extensionProviders is invalid: {fact}")
+                    }
+                    Some(_) => format!(
+                        "the entry of extensionProviders with this name does not accept {what}"
+                    ),
                 };
                 let path = format!("defaultProviders.{list}[{at}]");
                 faults.push(DefaultProviderFault { path, text: format!("{name:?}: {why}") });
@@ -98,21 +102,21 @@ mod tests {
             of_z,
             (
                 "defaultProviders.accessLogging[2]",
-                "\"z\": what extensionProviders has of that name takes no logs"
+                "\"z\": the entry of extensionProviders with this name does not accept logs"
             )
         );
         assert_eq!(
             of_gone,
             (
                 "defaultProviders.accessLogging[3]",
-                "\"gone\": extensionProviders has none of that name"
+                "\"gone\": extensionProviders has no entry with this name"
             )
         );
         assert_eq!(
             of_file,
             (
                 "defaultProviders.tracing[1]",
-                "\"file\": what extensionProviders has of that name takes no spans"
+                "\"file\": the entry of extensionProviders with this name does not accept spans"
             )
         );
         assert_eq!(bad, "defaultProviders.tracing[2]");
@@ -121,7 +125,7 @@ mod tests {
             of_stackdriver,
             (
                 "defaultProviders.metrics[2]",
-                "\"stackdriver\": extensionProviders has none of that name"
+                "\"stackdriver\": extensionProviders has no entry with this name"
             )
         );
         assert_eq!(config.default_tracing.as_deref(), Some("z"), "the rest counts");

@@ -44,7 +44,7 @@ pub(super) fn read(selectors: Vec<RawSelector>) -> Result<NamespaceFilter, Strin
 fn condition(raw: RawExpression) -> Result<LabelCondition, String> {
     let RawExpression { key, operator, values } = raw;
     if key.is_empty() {
-        return Err("a label to look at is missing (key)".into());
+        return Err("the key of a label is missing (key)".into());
     }
     let test = match (operator.as_str(), values.is_empty()) {
         ("In", false) => Test::In(values),
@@ -57,7 +57,7 @@ fn condition(raw: RawExpression) -> Result<LabelCondition, String> {
         }
         _ => {
             return Err(format!(
-                "operator {operator:?} on {key} means nothing; it may be In, NotIn, Exists or DoesNotExist"
+                "operator {operator:?} on {key} is unknown; expected In, NotIn, Exists or DoesNotExist"
             ));
         }
     };

@@ -70,7 +70,7 @@ fn amount(number: &str, nanos: u64) -> Option<Duration> {
 /// detection would run continuously.
 pub(super) const SHORTEST: Duration = Duration::from_millis(1);
 /// The message for shorter durations.
-pub const SHORTER: &str = "is less than 1 ms, which counts";
+pub const SHORTER: &str = "is less than 1 ms; 1 ms applies";
 
 /// Rounds a time up to Envoy's resolution of one millisecond, because a shorter time other than
 /// zero would become zero.

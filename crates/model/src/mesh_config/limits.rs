@@ -390,7 +390,7 @@ impl WrittenPings {
         let fits = interval.min(timeout) >= SHORTEST;
         if !fits {
             let text =
-                "interval and timeout must both be 1 ms at least; connections are not probed";
+                "interval and timeout must both be at least 1 ms; connections are not probed";
             faults.push(LimitFault::Value("http.http2KeepAlive", text.to_owned()));
         }
         fits.then_some(pings)
@@ -408,7 +408,7 @@ impl WrittenPool {
         let lasting = |raw: Option<WrittenDuration>| time(raw).filter(|time| !time.is_zero());
         let streams = limit(http.max_concurrent_streams);
         if let Some(said) = streams.filter(|said| *said > STREAMS_MAX) {
-            let text = format!("{said} is more than {STREAMS_MAX}, which counts");
+            let text = format!("{said} is more than {STREAMS_MAX}, which applies instead");
             faults.push(LimitFault::Bounded("http.maxConcurrentStreams", text));
         }
         let duration = lasting(tcp.max_connection_duration);
@@ -447,19 +447,19 @@ impl WrittenOutliers {
     pub fn read(self) -> (OutlierDetection, Vec<LimitFault>) {
         let mut faults = Vec::new();
         if self.consecutive_errors.is_some() {
-            let text = "nothing follows it; write consecutive5xxErrors or consecutiveGatewayErrors";
+            let text = "it is not supported; use consecutive5xxErrors or consecutiveGatewayErrors";
             faults.push(LimitFault::Unsupported("consecutiveErrors", text.to_owned()));
         }
         if self.consecutive_local_origin_failures.is_some()
             && !self.split_external_local_origin_errors
         {
-            let text = "it counts with splitExternalLocalOriginErrors: true alone";
+            let text = "it requires splitExternalLocalOriginErrors: true";
             let field = "consecutiveLocalOriginFailures";
             faults.push(LimitFault::Unsupported(field, text.to_owned()));
         }
         let mut percent = |value: u32, name: &'static str| {
             if value > 100 {
-                let text = format!("{value} is more than 100, which counts");
+                let text = format!("{value} is more than 100; 100 applies");
                 faults.push(LimitFault::Bounded(name, text));
             }
             value.min(100)
@@ -471,7 +471,7 @@ impl WrittenOutliers {
             match u16::try_from(status).ok().filter(|status| (100..600).contains(status)) {
                 Some(status) => _ = statuses.insert(status),
                 None => {
-                    let text = format!("{status} is not from 100 to 599, and is left out");
+                    let text = format!("{status} is not from 100 to 599 and is ignored");
                     faults.push(LimitFault::Value("outlierDetectionHttpErrorCodes", text));
                 }
             }
@@ -479,7 +479,7 @@ impl WrittenOutliers {
         let lasting =
             |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
         if self.interval.as_ref().is_some_and(|interval| interval.0.is_zero()) {
-            let text = "0s is no interval: 10s counts".to_owned();
+            let text = "0s is not a valid interval; 10s applies".to_owned();
             faults.push(LimitFault::Bounded("interval", text));
         }
         let interval = lasting(self.interval);

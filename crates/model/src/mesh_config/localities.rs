@@ -118,8 +118,8 @@ impl WrittenLocalities {
                 "topology.istio.io/subzone" => PlaceLabel::Subzone(value),
                 _ => {
                     let text = format!(
-                        "{text}: labels that say no network, region, zone or subzone are not compared; this one is \
-                         left out"
+                        "{text}: only labels for network, region, zone and subzone are compared; this one is \
+                         ignored"
                     );
                     faults.push(LocalityFault::Unsupported(format!("failoverPriority[{at}]"), text));
                     continue;
@@ -129,19 +129,20 @@ impl WrittenLocalities {
         for (at, raw) in self.distribute.into_iter().enumerate() {
             let sum: u64 = raw.to.values().map(|share| u64::from(*share)).sum();
             if sum != 100 || raw.from.is_empty() {
-                let text = format!("its shares are {sum} together, not 100; it is left out");
+                let text = format!("the sum of its weights is {sum}, not 100; it is ignored");
                 faults.push(LocalityFault::Value(format!("distribute[{at}].to"), text));
             } else {
                 setting.distribute.push(Distribute { from: raw.from, to: raw.to });
             }
         }
         if !setting.distribute.is_empty() && !self.failover.is_empty() {
-            let text = "distribute is there as well, and counts".to_owned();
+            let text = "distribute is also set and takes precedence".to_owned();
             faults.push(LocalityFault::Replaced("failover".to_owned(), text));
         } else {
             for (at, raw) in self.failover.into_iter().enumerate() {
                 if raw.from == raw.to {
-                    let text = format!("it leads from {:?} to itself; it is left out", raw.from);
+                    let text =
+                        format!("it fails over from {:?} to itself; it is ignored", raw.from);
                     faults.push(LocalityFault::Value(format!("failover[{at}].to"), text));
                 } else {
                     setting.failover.push((raw.from, raw.to));

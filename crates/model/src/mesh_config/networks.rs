@@ -95,13 +95,13 @@ impl MeshNetworks {
             for cluster in &network.registries {
                 if let Err(error) = ClusterId::parse(cluster.as_str()) {
                     conflicts.push(format!(
-                        "fromRegistry {cluster} of network {name} names no possible cluster: {error}"
+                        "fromRegistry {cluster} of network {name} is not a valid cluster ID: {error}"
                     ));
                 }
                 let winner = registries.entry(cluster.clone()).or_insert_with(|| name.clone());
                 if winner != name {
                     conflicts.push(format!(
-                        "cluster {cluster} is claimed by the networks {winner} and {name}: {winner} has it"
+                        "cluster {cluster} is claimed by the networks {winner} and {name}: {winner} applies"
                     ));
                 }
             }
@@ -109,7 +109,7 @@ impl MeshNetworks {
                 let winner = ranges.entry(*range).or_insert_with(|| name.clone());
                 if winner != name {
                     conflicts.push(format!(
-                        "range {range} is claimed by the networks {winner} and {name}: {winner} has it"
+                        "range {range} is claimed by the networks {winner} and {name}: {winner} applies"
                     ));
                 }
             }
@@ -289,7 +289,7 @@ fn host(text: &str) -> Result<GatewayHost, String> {
         GatewayHost::Address(address)
             if special(address).is_some_and(|special| special.is_no_hosts()) =>
         {
-            Err(format!("{address} is no address of a single host"))
+            Err(format!("{address} is not the address of a single host"))
         }
         GatewayHost::Name(name) if !is_dns_name(&name) => {
             Err(format!("expected an IP address or a DNS name, found {text:?}"))
@@ -422,8 +422,8 @@ networks:
             ("{gateways: [{address: 1.2.3.4}]}", "expected a port, found none"),
             ("{gateways: [{address: 1.2.3, port: 1}]}", "networks.n.gateways[0].address"),
             ("{gateways: [{address: 'a b', port: 1}]}", "networks.n.gateways[0].address"),
-            ("{gateways: [{address: 0.0.0.0, port: 1}]}", "no address of a single host"),
-            ("{gateways: [{address: 224.0.0.1, port: 1}]}", "no address of a single host"),
+            ("{gateways: [{address: 0.0.0.0, port: 1}]}", "not the address of a single host"),
+            ("{gateways: [{address: 224.0.0.1, port: 1}]}", "not the address of a single host"),
             ("{gateways: [{address: a.b, registryServiceName: a.b.c, port: 1}]}", "either address"),
             ("{gateways: [{registryServiceName: gw, port: 1}]}", "registryServiceName"),
             ("{gateways: [{port: 1}]}", "either address"),

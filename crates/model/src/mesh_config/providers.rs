@@ -152,7 +152,7 @@ impl ExtensionProvider {
                 Ok(provider) => ProviderKind::Authorization(Arc::new(provider)),
                 Err(fact) => ProviderKind::Broken(fact),
             },
-            [_] => ProviderKind::Broken(format!("its name {name:?} is no DNS name")),
+            [_] => ProviderKind::Broken(format!("its name {name:?} is not a DNS name")),
             [first, second, ..] => ProviderKind::Broken(format!("it is both {first} and {second}")),
         };
         Self { name: name.into(), kind, raw }
@@ -209,7 +209,7 @@ struct RawLogFormat {
 fn read_log(raw: &Value) -> Result<AccessLog, String> {
     let raw = RawLog::deserialize(raw).map_err(|error| format!("{LOG}: {error}"))?;
     if raw.path.is_empty() {
-        return Err(format!("{LOG} names no path"));
+        return Err(format!("{LOG} has no path"));
     }
     let path = writable_path(raw.path).map_err(|fact| format!("{LOG}.path: {fact}"))?;
     let format = match raw.log_format {
@@ -252,7 +252,7 @@ fn read_provider(kind: &str, provider: &Value) -> Result<AuthorizationProvider, 
     if kind == GRPC
         && let Some(field) = HTTP_ONLY.into_iter().find(|field| given.get(field).is_some())
     {
-        return Err(within(format!("{field} is for {HTTP} alone")));
+        return Err(within(format!("{field} is only supported for {HTTP}")));
     }
     raw.read(kind).map_err(within)
 }
@@ -269,7 +269,7 @@ impl RawAuthorization {
         let status_on_error = match &self.status_on_error {
             None => STATUS_ON_ERROR,
             Some(given) => status(given).ok_or_else(|| {
-                format!("statusOnError {given}: expected a status of refusal, such as 403 or 503")
+                format!("statusOnError {given}: expected an error status, for example 403 or 503")
             })?,
         };
         let body = match self.include_request_body_in_check {
@@ -328,10 +328,10 @@ impl RawAuthorization {
 /// an invalid header, it rejects the listener of every proxy that uses the provider.
 fn added_header(name: &str, value: &str) -> Result<(), String> {
     if name.eq_ignore_ascii_case("host") {
-        return Err("is a header that Envoy writes itself".to_owned());
+        return Err("is a header that Envoy sets itself".to_owned());
     }
     if !is_header_name(name) || !is_header_value(value) {
-        return Err("is no header".to_owned());
+        return Err("is not a valid header".to_owned());
     }
     command_operators::check(value)
 }
@@ -359,7 +359,7 @@ fn names(field: &str, given: &[String]) -> Result<Vec<HeaderNames>, String> {
         let part = part.to_ascii_lowercase();
         // In Envoy, pseudo-headers such as `:authority` are headers.
         if !is_header_name(part.strip_prefix(':').unwrap_or(&part)) || part.contains('*') {
-            return Err(format!("{field}: {text:?} is no name of a header"));
+            return Err(format!("{field}: {text:?} is not a header name"));
         }
         Ok(names(part))
     };
@@ -409,7 +409,7 @@ mod tests {
         };
         assert_eq!(json.format, AccessLogFormat::Json(Arc::new(labels)));
         for (given, part) in [
-            (json!({}), "names no path"),
+            (json!({}), "has no path"),
             (json!({ "path": "/a", "logFormat": { "text": "50%" } }), "logFormat"),
             (json!({ "path": 1 }), "envoyFileAccessLog"),
         ] {
@@ -458,27 +458,24 @@ mod tests {
             (http(json!({ "service": "a/b/c", "port": 80 })), "[NAMESPACE/]HOST"),
             (http(json!({ "service": "a.b", "port": 0 })), "1 to 65535"),
             (http(json!({ "service": "a.b", "port": 80, "timeout": "0s" })), "more than 0"),
-            (
-                http(json!({ "service": "a.b", "port": 80, "statusOnError": "999" })),
-                "status of refusal",
-            ),
+            (http(json!({ "service": "a.b", "port": 80, "statusOnError": "999" })), "error status"),
             (http(json!({ "service": "a.b", "port": 80, "failOpn": true })), "failOpn"),
             (http(json!({ "service": "a.b", "port": 80, "pathPrefix": "x" })), "begin with /"),
             (
                 http(json!({ "service": "a.b", "port": 80, "headersToUpstreamOnAllow": ["a b"] })),
-                "no name of a header",
+                "not a header name",
             ),
             (
                 http(json!({ "service": "a.b", "port": 80, "includeRequestBodyInCheck": {} })),
                 "maxRequestBytes",
             ),
             (with_header("x-share", "50%"), "neither doubled"),
-            (with_header("x-share", "%X%"), "not every Envoy knows"),
-            (with_header("x-nul", "a\0b"), "is no header"),
-            (with_header("x-line", "a\nb"), "is no header"),
-            (with_header("Host", "a"), "writes itself"),
-            (with_header(":path", "/"), "is no header"),
-            (json!({ "name": "a_b", "envoyExtAuthzGrpc": sound }), "no DNS name"),
+            (with_header("x-share", "%X%"), "not every Envoy supports"),
+            (with_header("x-nul", "a\0b"), "is not a valid header"),
+            (with_header("x-line", "a\nb"), "is not a valid header"),
+            (with_header("Host", "a"), "sets itself"),
+            (with_header(":path", "/"), "is not a valid header"),
+            (json!({ "name": "a_b", "envoyExtAuthzGrpc": sound }), "not a DNS name"),
             (
                 json!({ "name": "a", "envoyExtAuthzGrpc": sound, "envoyExtAuthzHttp": sound }),
                 "both",
@@ -486,7 +483,7 @@ mod tests {
             (json!({ "name": "a", "envoyExtAuthzGrpc": sound, "zipkin": {} }), "both"),
             (
                 json!({ "name": "a", "envoyExtAuthzGrpc": { "service": "a.b", "port": 80, "pathPrefix": "/" } }),
-                "alone",
+                "only supported",
             ),
         ];
         for (given, part) in cases {

@@ -106,7 +106,7 @@ impl WrittenRetries {
     pub fn read(self) -> (RetryRule, Vec<RetryFault>) {
         let mut faults = Vec::new();
         let attempts = u32::try_from(self.attempts).unwrap_or_else(|_| {
-            let text = format!("{} is no number of tries", self.attempts);
+            let text = format!("{} is not a valid number of attempts", self.attempts);
             faults.push(RetryFault { field: "attempts", text, is_fatal: true });
             0
         });
@@ -121,14 +121,14 @@ impl WrittenRetries {
             on.push("retriable-status-codes");
         }
         if let Some(word) = on.iter().find(|word| !RETRY_ON.contains(*word)) {
-            let text = format!("{word:?} is nothing that Envoy knows");
+            let text = format!("{word:?} is not a condition that Envoy supports");
             faults.push(RetryFault { field: "retryOn", text, is_fatal: false });
         }
         let on = on.join(",");
         let on = if on.contains(|c: char| c.is_control()) { String::new() } else { on };
         let backoff = self.backoff.map(|backoff| backoff.0).filter(|backoff| {
             if backoff.is_zero() {
-                let text = "0s is no pause: Envoy's own counts".to_owned();
+                let text = "0s is not a valid pause; Envoy's default applies".to_owned();
                 faults.push(RetryFault { field: "backoff", text, is_fatal: false });
             }
             !backoff.is_zero()

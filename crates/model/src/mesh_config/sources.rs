@@ -62,7 +62,7 @@ impl StoreSource {
         for source in sources {
             let source = source.read()?;
             if read.iter().any(|one| one.place == source.place) {
-                return Err(format!("{} is there twice", source.address()));
+                return Err(format!("{} is listed twice", source.address()));
             }
             read.push(source);
         }
@@ -139,7 +139,7 @@ impl RawTls {
             ([], name) => Some(name.to_owned()),
             ([name], _) if !name.contains("://") => Some(name.clone()),
             _ => {
-                return Err("tlsSettings.subjectAltNames may hold one DNS name".to_owned());
+                return Err("tlsSettings.subjectAltNames must be one DNS name".to_owned());
             }
         };
         Ok(Some(SourceTls {
@@ -192,7 +192,7 @@ mod tests {
             ("{address: 'xds://u:p@a:1'}", "expected k8s://"),
             ("{address: 'fs://relative'}", "expected k8s://"),
             ("{}", "expected k8s://"),
-            ("{address: 'k8s://'}, {address: 'k8s:///'}", "there twice"),
+            ("{address: 'k8s://'}, {address: 'k8s:///'}", "listed twice"),
             ("{address: 'xds://a:1', tlsSettings: {mode: ISTIO_MUTUAL}}", "not \"ISTIO_MUTUAL\""),
             ("{address: 'xds://a:1', tlsSettings: {mode: SIMPLE}}", "caCertificates is missing"),
         ] {

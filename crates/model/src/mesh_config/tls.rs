@@ -66,7 +66,7 @@ impl RawMeshTls {
         };
         let mut unknown = self.cipher_suites.iter().filter(|name| !CIPHERS.contains(&&***name));
         if let Some(unknown) = unknown.next() {
-            return Err(format!("cipherSuites: {unknown:?} is no cipher of Envoy's"));
+            return Err(format!("cipherSuites: {unknown:?} is not a cipher that Envoy supports"));
         }
         // Istio's proxies do not apply curves to the mesh's own mTLS.
         let (curves, ignored) = match (field, &*self.ecdh_curves) {
@@ -76,7 +76,7 @@ impl RawMeshTls {
         if let Some(unknown) = curves.iter().find(|name| !CURVES.contains(&&***name)) {
             let known = CURVES.join(", ");
             return Err(format!(
-                "ecdhCurves: {unknown:?} is no curve of Envoy's, which has {known}"
+                "ecdhCurves: {unknown:?} is not a curve that Envoy supports; expected one of {known}"
             ));
         }
         Ok((MeshTls { newest_alone, ciphers: self.cipher_suites, curves }, ignored))

@@ -103,7 +103,7 @@ impl TracingProvider {
                 let path = path_or(raw.path, ZIPKIN_PATH)?;
                 SpanProtocol::Zipkin { path, has_short_ids: raw.enable_64bit_trace_id }
             }
-            (Some(_), Some(_)) => return Err("it is both http and grpc".to_owned()),
+            (Some(_), Some(_)) => return Err("it has both http and grpc".to_owned()),
             (Some(http), None) => {
                 let timeout = timeout(http.timeout.as_deref())?;
                 SpanProtocol::OtlpHttp { path: path_or(http.path, "/")?, timeout }
@@ -123,7 +123,7 @@ fn path_or(said: String, usual: &str) -> Result<String, String> {
     match &*said {
         "" => Ok(usual.to_owned()),
         _ if is_path => Ok(said),
-        _ => Err(format!("path {said:?} is none that begins with /")),
+        _ => Err(format!("path {said:?} is not a path that begins with /")),
     }
 }
 

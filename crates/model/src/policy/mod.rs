@@ -124,7 +124,7 @@ impl Policy {
         match self.find(cluster, |rules| rules.exports.as_ref()) {
             Some((names, own)) if !names.hold(host, namespace) => Err(PolicyRefusal {
                 rule: place(own, cluster, "exports"),
-                fact: format!("{host} is not among what cluster {cluster} may export"),
+                fact: format!("cluster {cluster} may not export {host}"),
             }),
             _ => Ok(()),
         }
@@ -198,7 +198,7 @@ impl Policy {
         if let Some(special) = special(address) {
             return Err(PolicyRefusal {
                 rule: "built in".into(),
-                fact: format!("{address} is {special}, which no cluster can speak for"),
+                fact: format!("{address} is {special}, which no cluster may use"),
             });
         }
         match self.find(cluster, |rules| rules.addresses.as_ref()) {

@@ -75,7 +75,7 @@ pub(super) fn plan(field: &str, text: &RolloutText) -> Result<RolloutPlan, Inval
         Some(text) => match percent(text) {
             Some(percent) => percent,
             None => {
-                let fact = format!("{text:?} is not a share from 0% to 100%");
+                let fact = format!("{text:?} is not a percentage from 0% to 100%");
                 return invalid(format!("{field}.stopAt.lostEndpoints"), fact);
             }
         },
@@ -92,22 +92,23 @@ fn shares(field: &str, list: &[String]) -> Result<Vec<u8>, InvalidPolicy> {
     for (at, text) in list.iter().enumerate() {
         let field = || format!("{field}[{at}]");
         let Some(share) = percent(text).filter(|share| *share > 0) else {
-            return invalid(field(), format!("{text:?} is not a share from 1% to 100%"));
+            return invalid(field(), format!("{text:?} is not a percentage from 1% to 100%"));
         };
         if let Some(before) = steps.last().filter(|before| **before >= share) {
-            return invalid(field(), format!("{share}% is not more than {before}% before it"));
+            return invalid(field(), format!("{share}% is not more than the previous {before}%"));
         }
         steps.push(share);
     }
     match steps.as_slice() {
         [.., last] if *last != 100 => {
             let fact = format!(
-                "ends with {last}%, so that the others would never be given a change; add 100%"
+                "ends with {last}%, so the other proxies would never receive a change; add 100%"
             );
             invalid(field, fact)
         }
         [] | [_] => {
-            let fact = "has no share before 100%: leave rollout out to give changes to all at once";
+            let fact =
+                "has no step before 100%; omit rollout to send changes to all proxies at once";
             invalid(field, fact)
         }
         _ => Ok(steps),

@@ -176,14 +176,14 @@ fn misspelt_rule_is_reported_with_its_location() {
         ("mesh: {}\nmesh: {}", "", "column 1: duplicate mapping key: mesh"),
         ("mesh: {whenDark: never}", "mesh.whenDark", "neither 'keep' nor"),
         ("mesh: {whenDark: withdraw after soon}", "mesh.whenDark", "soon"),
-        ("mesh: {mode: off}", "mesh.mode", "none of normal"),
+        ("mesh: {mode: off}", "mesh.mode", "not one of normal"),
         ("clusters: {East: {}}", "clusters.East", "can't be a cluster ID"),
         ("clusters: {east: {addresses: [a]}}", "clusters.east.addresses[0]", "not a range"),
         ("mesh: {massWithdrawal: {above: 100%}}", "mesh.massWithdrawal.above", "0% to 99%"),
         ("mesh: {massWithdrawal: {hold: x}}", "mesh.massWithdrawal.hold", "x"),
         ("mesh: {budget: {objects: 0}}", "mesh.budget", "nothing could be read"),
         ("mesh: {budget: {pageBytes: 1MB}}", "mesh.budget.pageBytes", "64Ki"),
-        ("mesh: {exports: {hosts: ['a b']}}", "mesh.exports.hosts[0]", "host name"),
+        ("mesh: {exports: {hosts: ['a b']}}", "mesh.exports.hosts[0]", "hostname"),
         ("mesh: {exports: {namespaces: [A]}}", "mesh.exports.namespaces[0]", "namespace"),
         ("owners: [{namespaces: [a], clusters: []}]", "owners[0]", "no cluster"),
         ("owners: [{clusters: [a]}]", "owners[0]", "neither namespaces nor hosts"),
@@ -195,7 +195,7 @@ fn misspelt_rule_is_reported_with_its_location() {
         (
             "preferences: [{name: a, services: {hosts: [a]}, order: [{east: 0}]}]",
             "preferences[0].order[0]",
-            "share of east",
+            "weight of east",
         ),
         (
             "preferences: [{name: a, services: {hosts: [a]}, order: [east, east]}]",
@@ -226,10 +226,10 @@ fn changes_are_rolled_out_gradually_if_the_policy_requires_it() {
     assert_eq!(own.stop_at, RolloutLimits { refused: 3, lost_endpoints: 100 });
     for (text, field, fact) in [
         ("steps: [5%, 25%]", "steps", "add 100%"),
-        ("steps: [100%]", "steps", "leave rollout out"),
-        ("steps: []", "steps", "leave rollout out"),
-        ("steps: [25%, 5%, 100%]", "steps[1]", "5% is not more than 25%"),
-        ("steps: [5%, 5%, 100%]", "steps[1]", "5% is not more than 5%"),
+        ("steps: [100%]", "steps", "omit rollout"),
+        ("steps: []", "steps", "omit rollout"),
+        ("steps: [25%, 5%, 100%]", "steps[1]", "5% is not more than the previous 25%"),
+        ("steps: [5%, 5%, 100%]", "steps[1]", "5% is not more than the previous 5%"),
         ("steps: [0%, 100%]", "steps[0]", "from 1% to 100%"),
         ("steps: ['5', 100%]", "steps[0]", "from 1% to 100%"),
         ("steps: [5%, 101%]", "steps[1]", "from 1% to 100%"),
@@ -267,7 +267,7 @@ fn traffic_objects_of_listed_clusters_apply() {
     assert_eq!(taken, [true, true, false]);
     assert_eq!(policy.clusters_named()[&id("west")], "trafficFrom");
     for (text, fact) in [
-        ("trafficFrom: [east, east]", "trafficFrom[1]: east is there twice"),
+        ("trafficFrom: [east, east]", "trafficFrom[1]: east is listed twice"),
         ("trafficFrom: ['*']", "trafficFrom[0]: \"*\" can't be a cluster ID"),
     ] {
         let found = Policy::parse(&format!("{HEAD}{text}\n")).expect_err(text).to_string();

@@ -30,11 +30,11 @@ fn mtls_parameters_are_parsed_and_values_unknown_to_envoy_are_refused() {
     assert_eq!(*defaults.tls_defaults.curves, ["P-256".into()]);
     assert!(defaults.ignored.is_empty(), "{:?}", defaults.ignored);
     let told = error("tlsDefaults: {ecdhCurves: [P-256, P-512]}");
-    assert!(told.contains("\"P-512\" is no curve of Envoy's"), "{told}");
+    assert!(told.contains("\"P-512\" is not a curve that Envoy supports"), "{told}");
     let told = error("meshMTLS: {minProtocolVersion: TLSV1_1}");
     assert!(told.contains("meshMTLS") && told.contains("\"TLSV1_1\" may be"), "{told}");
     let told = error("meshMTLS: {cipherSuites: [RC4]}");
-    assert!(told.contains("\"RC4\" is no cipher of Envoy's"), "{told}");
+    assert!(told.contains("\"RC4\" is not a cipher that Envoy supports"), "{told}");
 }
 
 fn error(text: &str) -> String {
@@ -176,7 +176,7 @@ fn limits_of_the_mesh_apply_completely_or_not_at_all() {
         ),
         (
             "{outlierDetection: {consecutiveErrors: 1}}",
-            "outlierDetection.consecutiveErrors: nothing",
+            "outlierDetection.consecutiveErrors: it is not supported",
         ),
         (
             "{connectionPool: {http: {http2KeepAlive: {interval: 1s}}}}",
@@ -189,7 +189,7 @@ fn limits_of_the_mesh_apply_completely_or_not_at_all() {
         ("{outlierDetection: {interval: 1us}}", "outlierDetection.interval: is less than 1 ms"),
         (
             "{connectionPool: {tcp: {maxConnectionDuration: 1us}}}",
-            "tcp.maxConnectionDuration: is less than 1 ms, which counts",
+            "tcp.maxConnectionDuration: is less than 1 ms; 1 ms applies",
         ),
         ("{connectionPool: {tcp: {maxConnections: many}}}", "connectionPool: invalid type"),
     ] {
