@@ -61,7 +61,7 @@ pub struct HistoryRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RecordGap {
-    /// The version is the first of its process, and the previous process stored no state or
+    /// The version is the process's first, and the previous process stored no state or
     /// crashed.
     Start,
     /// The difference exceeded the size limit.

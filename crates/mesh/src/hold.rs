@@ -33,7 +33,7 @@ pub struct ConfigurationHold {
     pub by: String,
     /// The reason that the operator gave.
     pub reason: String,
-    /// Which parts of the configuration are held.
+    /// The parts of the configuration that the hold covers.
     pub scope: HoldScope,
 }
 
@@ -56,7 +56,7 @@ pub fn now_to_the_millisecond() -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(milliseconds(SystemTime::now()))
 }
 
-/// The parts of a configuration that are held.
+/// The parts of a configuration that a hold covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldScope {
     /// Traffic rules, mesh config and mesh networks. Changes to access policies still apply, such
@@ -67,7 +67,7 @@ pub enum HoldScope {
 }
 
 impl HoldScope {
-    /// Returns whether access policies are held.
+    /// Returns whether the hold covers access policies.
     pub fn is_with_access(self) -> bool {
         self == Self::WithAccess
     }

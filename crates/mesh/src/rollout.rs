@@ -164,7 +164,7 @@ pub enum StopReason {
     Refused {
         /// The number of proxies.
         count: usize,
-        /// The node ID of one of them.
+        /// The node ID of an affected proxy.
         proxy: Arc<str>,
         /// The error that this proxy reported.
         error: Arc<str>,

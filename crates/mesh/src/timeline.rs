@@ -53,7 +53,7 @@ pub struct TimelineEntry {
     pub published_after: Duration,
     /// Whether a previous process recorded it.
     pub restored: bool,
-    /// The progress of its delivery to proxies.
+    /// The progress of the delivery to proxies.
     pub delivery: Arc<Delivery>,
 }
 

@@ -23,7 +23,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// Returns the cause for an object of the mesh configuration, regardless of its store.
+    /// Returns the cause for an object of the mesh configuration, in any store.
     pub fn of_object(kind: &'static str, key: &ObjectKey) -> Self {
         let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
         Self { cluster: ClusterId::default(), kind: Cow::Borrowed(kind), namespace, name }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::object_json::ObjectJson;
 use super::sorted::filling;
 
-/// The identity of an object, independent of the version of its API.
+/// The identity of an object, independent of the API version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The kind.
@@ -37,7 +37,7 @@ impl ObjectKey {
         })
     }
 
-    /// Replaces texts with those of another key where they are equal, to save memory.
+    /// Shares equal texts with another key, to save memory.
     fn sharing(self, other: &Self) -> Self {
         let share = |own: Arc<str>, others: &Arc<str>| {
             if own == *others { Arc::clone(others) } else { own }
@@ -138,7 +138,7 @@ impl Collection {
         }
     }
 
-    /// Does the same as [`Self::insert`], with a key that another collection contains.
+    /// Like [`Self::insert`], with a key that another collection contains.
     pub fn insert_shared(&mut self, key: &Arc<ObjectKey>, object: ObjectJson) {
         if self.0.get(&**key) != Some(&object) {
             self.0.insert(Arc::clone(key), object);

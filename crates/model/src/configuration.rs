@@ -27,7 +27,7 @@ pub struct ConfigurationSnapshot {
     pub access: Collection,
     /// The mesh config as JSON; `None` if the defaults apply.
     pub mesh: Option<Arc<str>>,
-    /// The mesh networks as JSON; `None` if there are none.
+    /// The mesh networks as JSON; `None` without any.
     pub networks: Option<Arc<str>>,
     id: OnceLock<Arc<str>>,
 }
@@ -61,7 +61,7 @@ impl ConfigurationSnapshot {
         }))
     }
 
-    /// Returns all objects; those of the traffic configuration first.
+    /// Returns all objects; traffic objects first.
     pub fn objects(&self) -> impl Iterator<Item = &ObjectJson> {
         self.traffic.values().chain(self.access.values())
     }

@@ -8,7 +8,8 @@ use std::time::Instant;
 /// The changes since a stream last took them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
-    /// Whether any resource may have changed: mesh settings, networks or the stream's own workload did.
+    /// Whether any resource may have changed: mesh settings, networks or the stream's own workload
+    /// did.
     pub everything: bool,
     /// The wildcard types in which a resource changed.
     pub lists: Wildcards,

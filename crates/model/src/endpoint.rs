@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Labels, NetworkId, WorkloadKey};
 
-/// The address of an endpoint without its own address. It stands for endpoints behind the gateways
+/// The address of an endpoint without its own address. It represents endpoints behind the gateways
 /// of its network, and is never sent to proxies.
 pub const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
@@ -25,7 +25,7 @@ pub struct Endpoint {
     pub weight: u32,
     /// The locality in which it runs.
     pub locality: Arc<Locality>,
-    /// The network of its own label; `None` to use the cluster's network
+    /// The endpoint's network label; `None` to use the cluster's network
     /// (docs/reference/interface.md, "Networks").
     pub network_label: Option<NetworkId>,
     /// Whether it accepts mTLS.
@@ -34,13 +34,13 @@ pub struct Endpoint {
     pub service_account: Option<Arc<str>>,
     /// The pod or entry behind it.
     pub workload: Option<Arc<WorkloadKey>>,
-    /// The state of its pod.
+    /// The state of the pod.
     pub pod: PodState,
     /// The node on which it runs.
     pub node: Option<Arc<str>>,
     /// Its telemetry name, see [`super::telemetry`]; `None` if telemetry names are not sent.
     pub telemetry: Option<Arc<str>>,
-    /// The labels of its pod or entry, which determine the subsets to which it belongs. All pods of
+    /// The pod's or entry's labels, which determine the subsets to which it belongs. All pods of
     /// a template share one value. `None` if it has no labels.
     pub labels: Option<Arc<Labels>>,
 }
@@ -48,7 +48,7 @@ pub struct Endpoint {
 /// The state of the pod behind an endpoint, as a registry knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PodState {
-    /// The pod has been seen; identity and labels are those of the pod.
+    /// The pod has been seen; identity and labels come from the pod.
     Known,
     /// The endpoint names a pod that has not been seen yet; withheld until it is.
     Missing,
@@ -145,7 +145,7 @@ impl Locality {
         Some(Self::parse(&parts)).filter(|claim| !claim.is_empty())
     }
 
-    /// Returns whether both are in the same region. If only one of them names its region, an equal
+    /// Returns whether both are in the same region. If only one names its region, an equal
     /// zone is sufficient.
     pub fn has_region_of(&self, other: &Self) -> bool {
         let is_unknown = self.region.is_empty() || other.region.is_empty();
@@ -160,7 +160,8 @@ impl Locality {
 }
 
 impl fmt::Display for Locality {
-    /// Formats it as `region/zone/subzone` without trailing empty parts; empty if nothing is known.
+    /// Formats it as `region/zone/subzone` without trailing empty parts; empty if all parts are
+    /// unknown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{}/{}/{}", self.region, self.zone, self.subzone);
         f.write_str(text.trim_end_matches('/'))

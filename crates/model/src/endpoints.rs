@@ -93,7 +93,7 @@ impl EndpointGroup {
         self.workload.as_ref().map(|(namespace, _)| namespace)
     }
 
-    /// Returns whether such an endpoint accepts mTLS, or may start to when the labels of its known
+    /// Returns whether these endpoints accept mTLS, or may start to when the labels of their known
     /// workload change.
     pub fn may_take_mtls(&self) -> bool {
         self.tls_mode == TlsMode::Istio

@@ -28,14 +28,14 @@ impl Proxy {
     }
 }
 
-/// Returns whether a version precedes the first patched version of its minor release, or all
+/// Returns whether a version precedes the first patched version in the same minor release, or all
 /// patched minor releases.
 fn lacks(version: [u32; 3], patched: &[[u32; 3]]) -> bool {
     let line = patched.iter().find(|first| first[..2] == version[..2]);
     line.or(patched.first()).is_some_and(|first| version < *first)
 }
 
-/// Parses major, minor and patch of a version such as `1.28.5` or `1.28.5-distroless`. Returns
+/// Parses major, minor and patch of a version like `1.28.5` or `1.28.5-distroless`. Returns
 /// `None` for a build that is no release.
 fn numbers(version: &str) -> Option<[u32; 3]> {
     let mut parts = version.splitn(3, '.');

@@ -11,7 +11,7 @@ use super::{Collection, DeclaredGateway, Locality, WorkloadKey};
 /// Facts that a cluster reports in addition to its services and pods. Clones share all data.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterFacts {
-    /// The localities of its nodes by name, without nodes that have none.
+    /// The localities of nodes by name, without nodes that have none.
     pub localities: Arc<BTreeMap<Arc<str>, Arc<Locality>>>,
     /// Pods with an address that receive no traffic, because they are not ready or terminating.
     pub unready: OrdSet<WorkloadKey>,

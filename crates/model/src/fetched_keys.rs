@@ -13,7 +13,7 @@ use crate::Namespace;
 pub enum KeyPlace {
     /// The keys are at this URI.
     Uri(Arc<str>),
-    /// This issuer publishes the location of its keys (OpenID Connect Discovery).
+    /// This issuer publishes the keys' location (OpenID Connect Discovery).
     Issuer(Arc<str>),
 }
 

@@ -55,7 +55,7 @@ impl fmt::Display for GatewayHost {
 pub struct DeclaredGateway {
     /// The network into which it routes.
     pub network: NetworkId,
-    /// Whether it runs outside the declaring cluster; only the config cluster may declare such a
+    /// Whether it runs outside the declaring cluster; only the config cluster may declare this
     /// gateway.
     pub of_config_cluster_only: bool,
     /// Its addresses.

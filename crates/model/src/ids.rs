@@ -1,4 +1,4 @@
-//! Names that must not be confused. Each is a string type of its own that is cheap to clone.
+//! Names that must not be confused. Each is a distinct string type that is cheap to clone.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -62,7 +62,7 @@ macro_rules! name {
 
         impl Default for $type {
             fn default() -> Self {
-                // Shared by all empty names, so nothing is allocated.
+                // Shared by all empty names, so this never allocates.
                 Self(Arc::default())
             }
         }
@@ -91,7 +91,7 @@ name! {
     NetworkId
 }
 name! {
-    /// A service's name across the mesh, such as `reviews.shop.svc.cluster.local`.
+    /// A service's name across the mesh, for example `reviews.shop.svc.cluster.local`.
     Hostname
 }
 name! {

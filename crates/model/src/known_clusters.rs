@@ -21,8 +21,8 @@ pub enum Mode {
     Pause,
 }
 
-/// The active clusters: those with a Secret, and those within the grace period after its removal. A
-/// cluster that is on standby or refused is not included.
+/// The active clusters: clusters with a Secret, and clusters within the grace period after its
+/// removal. A cluster that is on standby or refused is not included.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KnownClusters {
     /// Clusters by ID.
@@ -32,7 +32,7 @@ pub struct KnownClusters {
 /// The data of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownCluster {
-    /// The network that the annotation of its Secret fixes; other claims are ignored.
+    /// The network that the Secret's annotation fixes; other claims are ignored.
     pub fixed_network: Option<NetworkId>,
     /// Whether it is the config cluster, which is merged first.
     pub config: bool,
@@ -42,7 +42,7 @@ pub struct KnownCluster {
     pub mode: Mode,
     /// Why its endpoints are withdrawn, if the cluster has been unreachable for too long.
     pub withdrawn: Option<Arc<str>>,
-    /// The trust domain of its workloads; empty until it is known.
+    /// The workloads' trust domain; empty until it is known.
     pub trust_domain: Arc<str>,
 }
 
@@ -59,7 +59,7 @@ pub enum Seniority {
     Unknown,
 }
 
-/// A claim to another network than the one that the Secret of its cluster fixes. It has no effect.
+/// A claim to another network than the cluster's Secret fixes. It has no effect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct IgnoredClaim {
     /// The source of the claim, as text.

@@ -13,7 +13,7 @@ pub fn labels_match(selector: &Labels, labels: &Labels) -> bool {
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// Returns the labels for an endpoint: `None` if there are none.
+/// Returns the labels for an endpoint: `None` without any.
 pub fn given_labels(labels: &Arc<Labels>) -> Option<Arc<Labels>> {
     (!labels.is_empty()).then(|| Arc::clone(labels))
 }

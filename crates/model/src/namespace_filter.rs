@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::Labels;
 
-/// Selects the namespaces that belong to the mesh: those that any selector matches, or all without
-/// selectors.
+/// Selects the namespaces that belong to the mesh: namespaces that any selector matches, or all
+/// without selectors.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NamespaceFilter {
     /// The selectors in the order in which they were written.
@@ -35,7 +35,7 @@ pub struct LabelCondition {
 /// A condition on a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
-    /// The label exists and has one of these values.
+    /// The label exists and has a value in this set.
     In(BTreeSet<Arc<str>>),
     /// The label does not exist or has none of these values.
     NotIn(BTreeSet<Arc<str>>),

@@ -21,7 +21,7 @@ const SHORT_TEXT: usize = 64 << 10;
 pub struct ObjectJson(Arc<[u8]>);
 
 impl ObjectJson {
-    /// Parses the object; nothing is cached.
+    /// Parses the object on each call.
     pub fn to_value(&self) -> Value {
         // It was written from a value that was parsed within the same limits.
         serde_json::from_slice(&unpack(&self.0)).unwrap_or_default()

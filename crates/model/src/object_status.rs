@@ -16,7 +16,7 @@ const PREFIX: &str = "strait.dev/";
 /// The status that must be written into an object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WantedStatus {
-    /// The status of a route of the Gateway API, for each of its parents.
+    /// The status of a route of the Gateway API, for each parent.
     Route(RouteStatus),
     /// The status of an object of Istio.
     Object(ObjectStatus),
@@ -31,7 +31,7 @@ pub struct ObjectStatus {
     pub key: ObjectKey,
     /// The generation of the object to which it applies.
     pub generation: i64,
-    /// The conditions, one of each type.
+    /// The conditions, at most one per type.
     pub conditions: Vec<StatusCondition>,
 }
 
@@ -102,7 +102,7 @@ impl ObjectStatus {
     }
 }
 
-/// Returns whether a condition of this type is one of Strait's.
+/// Returns whether a condition of this type belongs to Strait.
 fn is_ours(condition: &Value, kind: &str) -> bool {
     let reason = condition["reason"].as_str().unwrap_or_default();
     condition["type"] == kind && ObjectStatus::REASONS.contains(&reason)

@@ -65,7 +65,7 @@ pub struct Proxy {
     pub topology: Option<GatewayTopology>,
     /// `ISTIO_VERSION`; `None` for an Envoy without Istio's agent.
     pub istio_version: Option<Arc<str>>,
-    /// `INTERCEPTION_MODE`: how connections of its workload reach the proxy.
+    /// `INTERCEPTION_MODE`: how the workload's connections reach the proxy.
     pub interception: Interception,
     /// `UNPRIVILEGED_POD`: it cannot listen on [privileged ports](is_privileged).
     pub is_unprivileged: bool,
@@ -78,7 +78,7 @@ pub struct Proxy {
     pub named_ports: BTreeMap<Arc<str>, u16>,
     /// Set if it is gRPC's own library instead of Envoy.
     pub grpc: Option<GrpcLibrary>,
-    /// The version of the build, such as `1.40.0`; empty if missing.
+    /// The version of the build, for example `1.40.0`; empty if missing.
     pub envoy_version: Arc<str>,
     /// Major and minor version, if it identifies itself as Envoy with a version.
     pub envoy_release: Option<(u32, u32)>,
@@ -282,12 +282,12 @@ impl Proxy {
         &self.workload.namespace
     }
 
-    /// Returns whether any of its addresses is IPv4.
+    /// Returns whether any address is IPv4.
     pub fn has_ipv4(&self) -> bool {
         self.addresses.iter().any(IpAddr::is_ipv4)
     }
 
-    /// Returns whether any of its addresses is IPv6.
+    /// Returns whether any address is IPv6.
     pub fn has_ipv6(&self) -> bool {
         self.addresses.iter().any(IpAddr::is_ipv6)
     }

@@ -28,7 +28,7 @@ pub struct RouteStatus {
 pub struct RouteParentStatus {
     /// The reference to the parent, as the route writes it.
     pub parent: Value,
-    /// The conditions, one of each type.
+    /// The conditions, at most one per type.
     pub conditions: Vec<StatusCondition>,
 }
 

@@ -364,7 +364,7 @@ pub enum Distribution {
     /// All are equal.
     #[default]
     Any,
-    /// Endpoints in the proxy's zone, then those in its region.
+    /// Endpoints in the proxy's zone, then in its region.
     SameZone,
     /// Endpoints on the proxy's node, then as [`Self::SameZone`].
     SameNode,
@@ -395,7 +395,7 @@ impl Distribution {
 /// The namespaces to which a service is visible: `networking.istio.io/exportTo`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub enum ExportTo {
-    /// All namespaces, including those in other networks.
+    /// All namespaces, in all networks.
     #[default]
     Public,
     /// Only these namespaces; empty for none (`~`).

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 /// A condition in a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusCondition {
-    /// The type, such as `Accepted`.
+    /// The type, for example `Accepted`.
     pub kind: &'static str,
     /// Whether the status is `True` or `False`.
     pub is_true: bool,
@@ -17,7 +17,7 @@ pub struct StatusCondition {
 
 impl StatusCondition {
     /// Returns the condition as JSON with type `name`; `before` is the condition in the object. The
-    /// transition time is kept if the status is unchanged. A condition for a later generation is
+    /// transition time remains if the status is unchanged. A condition for a later generation is
     /// returned unchanged.
     pub(super) fn written(
         &self,

@@ -6,7 +6,7 @@ pub enum EndpointMetadata {
     /// How to connect to the endpoint, shared by all endpoints with the same settings.
     #[default]
     Lean,
-    /// The same as Istio's control plane sends: how to connect to the endpoint, and its telemetry
+    /// Like Istio's control plane: how to connect to the endpoint, and its telemetry
     /// name.
     Full,
 }

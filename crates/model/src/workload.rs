@@ -16,7 +16,7 @@ use super::{Labels, Locality, NetworkId, SortedMap, TlsMode};
 pub struct Workload {
     /// The data that it shares with other pods.
     pub profile: Arc<Profile>,
-    /// Its addresses, primary first, empty until it has one; with the mark of its UID.
+    /// Its addresses, primary first, empty until it has one; with the UID's mark.
     pub addresses: Addresses,
     /// The node on which it runs; one shared value for all pods there.
     pub node: Option<Arc<Arc<str>>>,
@@ -63,7 +63,7 @@ impl Workload {
 }
 
 /// A UID as a number of 4 bytes. It distinguishes a pod from an earlier pod with the same name,
-/// except in one of 2^32 cases.
+/// except in about 1 of 2^32 cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UidMark(NonZeroU32);
 
@@ -86,7 +86,7 @@ impl UidMark {
     }
 }
 
-/// The addresses of a pod and the mark of its UID. Nearly all pods have one IPv4 address.
+/// The addresses of a pod and the UID's mark. Nearly all pods have one IPv4 address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses(AddressStorage);
 
@@ -132,7 +132,7 @@ impl Addresses {
         matches!(self.0, AddressStorage::None(_))
     }
 
-    /// Returns whether `address` is one of the addresses.
+    /// Returns whether the addresses contain `address`.
     pub fn contains(&self, address: &IpAddr) -> bool {
         self.iter().any(|own| own == *address)
     }

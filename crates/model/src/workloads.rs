@@ -74,9 +74,9 @@ impl Workloads {
         self.find_near(&mut Near::default(), namespace, WorkloadRef::split(name))
     }
 
-    /// Returns the pod that an endpoint names, for callers that look up many nearby pods, such as
-    /// the members of an EndpointSlice. Searches first among the pods with the same stem as the
-    /// previous one.
+    /// Returns the pod that an endpoint names, for callers that look up many nearby pods, for
+    /// example the members of an EndpointSlice. Searches first among the pods with the same stem as
+    /// the previous one.
     pub fn find_next(&self, near: &mut Near, pod: WorkloadRef<'_>) -> Option<&Workload> {
         self.find_near(near, pod.namespace.as_str(), (pod.stem, pod.tail))
     }
@@ -232,7 +232,7 @@ impl Workloads {
 /// each chunk is full and built once, and no other data of a pod is stored meanwhile.
 #[derive(Default)]
 pub struct WorkloadsBuilder {
-    /// All pods except those in `open`, which follow them.
+    /// All pods before the ones in `open`.
     done: Workloads,
     /// The last pods, sorted and of one namespace; its buffers are reused.
     open: OpenChunk,

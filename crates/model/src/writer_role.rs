@@ -1,6 +1,6 @@
-//! The role of a control plane among several ones that may write into clusters.
+//! The role of a control plane if several may write into clusters.
 
-/// What a control plane may write.
+/// The permission of a control plane to write into clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriterRole {
     /// Nothing: another one writes, or the writer is not known yet.

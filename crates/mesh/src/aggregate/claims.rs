@@ -52,7 +52,7 @@ pub struct SameAddresses(OrdMap<NetworkId, OrdMap<IpAddr, Arc<[ClusterId]>>>);
 
 impl SameAddresses {
     /// Returns the clusters whose pods have this address, or `None` if at most one cluster has it.
-    /// The first cluster's pod is the one that other clusters use.
+    /// The first cluster's pod is used by other clusters.
     pub fn claimants(&self, network: &NetworkId, address: IpAddr) -> Option<&Arc<[ClusterId]>> {
         self.0.get(network)?.get(&address)
     }

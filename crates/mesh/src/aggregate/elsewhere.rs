@@ -15,7 +15,8 @@ use strait_model::{
     NetworkId, PodState, Workload, WorkloadRef, Workloads,
 };
 
-/// The services with endpoints that name no pod, by address, each with the number of these endpoints.
+/// The services with endpoints that name no pod, by address, each with the number of these
+/// endpoints.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NamelessEndpoints(BTreeMap<IpAddr, BTreeMap<Hostname, usize>>);
 
@@ -98,15 +99,16 @@ struct PodAt<'a> {
 /// The pods of all clusters at the addresses for which endpoints of a service name none.
 pub(super) struct PodsByAddress<'a>(BTreeMap<IpAddr, Vec<PodAt<'a>>>);
 
-/// The resolved endpoints of a cluster, and the networks of the endpoints that are pods of other clusters.
+/// The resolved endpoints of a cluster, and the networks of the endpoints that are pods of other
+/// clusters.
 pub(super) struct ResolvedEndpoints {
     pub(super) endpoints: Endpoints,
     pub(super) networks: BTreeMap<IpAddr, NetworkId>,
 }
 
 impl<'a> PodsByAddress<'a> {
-    /// Finds the pods of a namespace at the addresses for which any of these endpoints names none. Returns `None` if no pod has
-    /// one, which is the usual case.
+    /// Finds the pods of a namespace at the addresses for which any of these endpoints names none.
+    /// Returns `None` if no pod has one, which is the usual case.
     pub(super) fn find<'e>(
         namespace: &Namespace,
         endpoints: impl Iterator<Item = &'e Endpoints>,

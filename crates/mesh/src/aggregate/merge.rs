@@ -145,7 +145,7 @@ pub struct ShardEndpoints {
     /// The clusters whose pods have the endpoints' addresses if there are several, in merging
     /// order, by position of the network; empty if no address is shared.
     claimants: Box<[Option<Arc<[ClusterId]>>]>,
-    /// For each endpoint, the position of its network; empty if all are in the first network.
+    /// For each endpoint, the network's position; empty if all are in the first network.
     places: Box<[u32]>,
 }
 
@@ -347,7 +347,7 @@ impl MergedService {
         let known_here = self
             .ports()
             .map(move |port| own.iter().find(|one| is_same_number(one, port)).unwrap_or(port));
-        // Followed by ports of its own that are not merged, because the cluster may not or does not
+        // Followed by its own ports that are not merged, because the cluster may not or does not
         // export them.
         known_here.chain(own.iter().filter(move |port| !known(port)))
     }
@@ -602,7 +602,7 @@ impl ShardEndpoints {
         self.claimants.get(place).and_then(Option::as_ref)
     }
 
-    /// Returns for each endpoint the address of its pod and its network, or `None` if it is no pod,
+    /// Returns for each endpoint the pod's address and network, or `None` if it is no pod,
     /// cannot receive traffic, or is barred.
     pub(super) fn claims(
         &self,
@@ -620,7 +620,7 @@ impl ShardEndpoints {
         self.packed().filter_map(|(endpoint, at)| Some((endpoint.unpack(), self.networks.get(at)?)))
     }
 
-    /// Returns each endpoint in packed form, with the position of its network in
+    /// Returns each endpoint in packed form, with the network's position in
     /// [`Self::networks`].
     pub fn packed(&self) -> impl Iterator<Item = (PackedEndpoint<'_>, usize)> {
         let place = |index| self.places.get(index).map_or(0, |at| *at as usize);
@@ -743,7 +743,7 @@ struct PortUnion<'a> {
     /// The number of ports of the first shard.
     of_first: Option<usize>,
     protocols_differ: bool,
-    /// Losers by field and deciding cluster; `None` stands for the first cluster.
+    /// Losers by field and deciding cluster; `None` means the first cluster.
     lost: BTreeMap<(&'static str, Option<&'a ClusterId>), BTreeSet<&'a ClusterId>>,
     first: Option<&'a ClusterId>,
 }

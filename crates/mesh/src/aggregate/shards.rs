@@ -29,7 +29,7 @@ pub struct Aggregate {
 #[derive(Debug, Clone)]
 struct ShardContents {
     epoch: Epoch,
-    /// The position of its cluster in merging order.
+    /// The cluster's position in merging order.
     seniority: Seniority,
     services: BTreeMap<Hostname, ServiceRecord>,
     /// The services with a network label. They are few; the index avoids a search through all
@@ -306,7 +306,7 @@ impl Aggregate {
         shards.flat_map(|(_, shard)| shard.services.values().map(|record| &record.service))
     }
 
-    /// Returns every Kubernetes cluster with the network label of its system namespace.
+    /// Returns every Kubernetes cluster with its system namespace's network label.
     pub fn network_labels(&self) -> impl Iterator<Item = (&ClusterId, Option<&NetworkId>)> {
         let clusters = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
         clusters.map(|(key, shard)| (&key.cluster, shard.network_label.as_ref()))
@@ -339,7 +339,7 @@ impl Aggregate {
         records.map(|record| &record.service)
     }
 
-    /// Returns the hostnames for which any of these clusters has an endpoint at one of these
+    /// Returns the hostnames for which any of these clusters has an endpoint at any of these
     /// addresses. Scans all endpoints of these clusters.
     pub fn hosts_at(
         &self,

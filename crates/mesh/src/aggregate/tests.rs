@@ -32,7 +32,7 @@ impl AssignNetwork for BySystemLabel {
     }
 }
 
-/// Assigns networks by an endpoint's own label, otherwise by the last digit of its address.
+/// Assigns networks by an endpoint's own label, otherwise by the address's last digit.
 struct ByLabelOrAddress;
 
 impl AssignNetwork for ByLabelOrAddress {

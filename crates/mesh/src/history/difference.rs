@@ -1,7 +1,7 @@
 //! Differences between two states of the mesh, as text and sets, so that consecutive differences
 //! can be combined.
 //!
-//! Pure. A state contains what people care about: services and their endpoints by cluster,
+//! Pure. A state contains services and their endpoints by cluster,
 //! gateways, settings, and the objects of the configuration with a digest of each. It does not
 //! contain which namespaces a service is exported to, or generated configuration of proxies.
 
@@ -158,8 +158,8 @@ impl ServiceSummary {
     }
 }
 
-/// Returns the digests of these objects of a configuration and of its texts, without those that do
-/// not exist.
+/// Returns the digests of these objects of a configuration and its texts. Missing ones are
+/// skipped.
 fn digests<'a>(
     configuration: &ConfigurationSnapshot,
     keys: impl Iterator<Item = &'a ObjectKey>,

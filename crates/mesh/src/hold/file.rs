@@ -87,7 +87,7 @@ impl HoldFile {
         }
     }
 
-    /// Removes the file: no configuration is held.
+    /// Removes the file: there is no hold.
     ///
     /// # Errors
     /// Returns the error of the system call, except if the file does not exist.

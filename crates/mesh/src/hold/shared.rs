@@ -29,7 +29,7 @@ pub struct HoldMark {
     pub configuration: Arc<str>,
     /// Start of the hold, in milliseconds since the Unix epoch.
     pub since: u64,
-    /// Whether access policies are held as well.
+    /// Whether the hold includes access policies.
     pub with_access: bool,
 }
 
@@ -49,7 +49,7 @@ impl HoldMark {
 pub struct SharedHold {
     /// When it was written, in milliseconds since the Unix epoch; the later of two values wins.
     pub changed: u64,
-    /// The hold and its number of parts, or `None` if no configuration is held.
+    /// The hold and its number of parts, or `None` if there is no hold.
     pub held: Option<(HoldMark, usize)>,
 }
 

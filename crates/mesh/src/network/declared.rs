@@ -32,7 +32,7 @@ impl Networks {
         found: &mut BTreeSet<ConfiguredGateway>,
     ) {
         let name = format!("{}/{}", name.namespace, name.name);
-        // A gateway that the config cluster declares for another network says nothing about its own
+        // A gateway that the config cluster declares for another network does not affect its own
         // network.
         let fixed = inputs.clusters.fixed_network(cluster);
         let fixed = fixed.filter(|_| !gateway.of_config_cluster_only);

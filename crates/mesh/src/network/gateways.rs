@@ -256,7 +256,7 @@ impl Networks {
         found: &mut BTreeSet<ConfiguredGateway>,
     ) {
         let mesh = inputs.mesh;
-        // Nearly all services are no gateways, so look up nothing else for those.
+        // Nearly all services are no gateways, so avoid further look-ups for them.
         let fixed = || inputs.clusters.fixed_network(cluster);
         if let Some(network) = service.labels.get(NETWORK_LABEL).filter(|label| !label.is_empty()) {
             let fixed = fixed();
@@ -281,7 +281,7 @@ impl Networks {
                 let entrance = Entrance {
                     network: fixed.unwrap_or(network).clone(),
                     source: GatewaySource::RegistryService(service.hostname.as_str().into()),
-                    // The port need not be one of the Service's. (Istio, mesh networks.)
+                    // The Service need not have the port. (Istio, mesh networks.)
                     port: outside_port(service, gateway.port),
                     hbone_port: 0,
                 };

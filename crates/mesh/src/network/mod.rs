@@ -1,8 +1,8 @@
 //! Networks: the network of each endpoint and proxy, and the gateways of each network.
 //!
 //! This module owns the rule that assigns a network to an address, the gateways derived from
-//! services and mesh networks, and the DNS responses for gateway names. It does not decide what a
-//! proxy receives; `push::view` does, based on this module's data.
+//! services and mesh networks, and the DNS responses for gateway names. It does not select the
+//! endpoints of a proxy; `push::view` does, based on this module's data.
 
 mod declared;
 mod gateways;

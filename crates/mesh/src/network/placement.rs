@@ -14,7 +14,7 @@ pub enum PlacedBy {
     SecretAnnotation,
     /// The label of the pod.
     WorkloadLabel,
-    /// The label of the system namespace of its cluster.
+    /// The label of the cluster's system namespace.
     NamespaceLabel,
     /// MeshNetworks: `fromRegistry` names the cluster.
     MeshNetworksRegistry,

@@ -81,7 +81,7 @@ async fn ask(
     let mut hello = Vec::new();
     client.write_tls(&mut hello).map_err(lost)?;
     tcp.write_all(&hello).await.map_err(lost)?;
-    // Any response shows that a server read the ClientHello. The content is not used, so nothing is
+    // Any response shows that a server read the ClientHello. The content is not used, so it is not
     // verified.
     match tcp.read(&mut [0]).await.map_err(lost)? {
         0 => Err("connection closed without a response".to_owned()),

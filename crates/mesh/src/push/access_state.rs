@@ -37,7 +37,7 @@ impl AccessState {
 
     /// Returns the differences from the last version, and the namespaces in which TLS modes of
     /// endpoints may differ, because of changed policies or changed labels of `pods`. The root
-    /// namespace stands for all namespaces.
+    /// namespace means all namespaces.
     pub(super) fn changes(
         &mut self,
         pods: &BTreeSet<(ClusterId, WorkloadKey)>,

@@ -133,7 +133,7 @@ fn addresses_of<'a>(
             for port in ports() {
                 let claim = AddressClaim { service: at, address: *address, port: port.number, of };
                 let of_port = service.vip_source_of_port(cluster, port);
-                // A borrowed claim depends on the sources of its VIP and of its port; the one later
+                // A borrowed claim depends on the sources of VIP and port; the source later
                 // in merging order decides.
                 let vip_sources = vip_source.into_iter().chain(of_port);
                 match vip_sources.map(|vip_source| context.precedence(vip_source)).max() {

@@ -1,4 +1,4 @@
-//! Services that are aliases of other services, such as Services of type ExternalName, and their
+//! Services that are aliases of other services (Services of type ExternalName), and their
 //! targets.
 //!
 //! The event loop owns this table and updates it whenever a service becomes an alias or stops being
@@ -27,7 +27,7 @@ impl ServiceAliases {
     }
 
     /// Returns the final target of a host: the host itself unless it is an alias. For aliases in a
-    /// cycle, returns one of them, for which no upstream cluster exists.
+    /// cycle, returns an alias, for which no upstream cluster exists.
     pub fn target<'a>(&'a self, host: &'a Hostname) -> &'a Hostname {
         let chain = std::iter::successors(Some(host), |one| self.targets.get(*one));
         // A chain without a cycle has at most as many steps as aliases exist.

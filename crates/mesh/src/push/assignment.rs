@@ -18,7 +18,7 @@ pub struct Assignment {
 /// The members in one locality.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AssignmentGroup {
-    /// The priority. Members are used only if those of all lower numbers are not sufficient.
+    /// The priority. Members are used only if all lower numbers are not sufficient.
     pub priority: u32,
     /// The locality.
     pub locality: Arc<Locality>,

@@ -1,5 +1,5 @@
 //! External authorization providers (CUSTOM) and tracing providers, as a proxy reaches them: by the
-//! upstream cluster of the provider's service, in the version for proxies of its namespace and
+//! upstream cluster of the provider's service, in the version for proxies in the same namespace and
 //! cluster.
 
 use std::collections::BTreeMap;

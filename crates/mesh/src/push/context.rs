@@ -141,7 +141,7 @@ impl PushContext {
         if is_own { host } else { self.aliases.target(host) }
     }
 
-    /// Returns all services, as proxies of `namespace` see them, including those that are not
+    /// Returns all services, as proxies of `namespace` see them, including services not
     /// visible to it.
     pub fn services_of<'a>(
         &'a self,
@@ -181,8 +181,8 @@ impl PushContext {
         placement.place(cluster, system_label, label, address)
     }
 
-    /// Returns why an endpoint of `shard` is withheld from all proxies: because of its address or
-    /// its network.
+    /// Returns why an endpoint of `shard` is withheld from all proxies: because of the address or
+    /// the network.
     pub fn bar(&self, shard: &ShardKey, network: &NetworkId, address: IpAddr) -> Option<Bar> {
         let placement = self.placement();
         if !shard.is_claimed() {
@@ -195,7 +195,7 @@ impl PushContext {
     }
 
     /// Returns the clusters whose pods have the address of an endpoint of `shard` in its network.
-    /// Returns `None` if at most one cluster has it, or the endpoint is none of these pods.
+    /// Returns `None` if at most one cluster has it, or if the endpoint is no such pod.
     pub fn claimants(
         &self,
         shard: &ShardKey,
@@ -237,8 +237,8 @@ impl PushContext {
         fixed.or(label).or(self.mesh_networks.of_registry(cluster)).cloned().unwrap_or_default()
     }
 
-    /// Returns the location of a proxy. The node is that of its pod, otherwise the node that it
-    /// reports. The locality is that of its pod, otherwise of its node, otherwise of its machine,
+    /// Returns the location of a proxy. The node is the pod's node, otherwise the node that it
+    /// reports. The locality is the pod's, otherwise the node's, otherwise the machine's,
     /// otherwise the locality that it reports.
     pub fn whereabouts(&self, proxy: &Proxy) -> Whereabouts {
         let pod = self.workload_of(proxy);
@@ -274,7 +274,7 @@ impl PushContext {
         self.workload_of(proxy).map_or(&proxy.labels, |workload| &workload.labels)
     }
 
-    /// Returns the labels of a proxy's pod or of its machine's WorkloadEntry. Returns `None` if
+    /// Returns the labels of a proxy's pod, or of the machine's WorkloadEntry. Returns `None` if
     /// neither is known, or several workloads share the machine, because the proxy serves each of
     /// them.
     pub fn known_labels(&self, proxy: &Proxy) -> Option<&Labels> {
@@ -350,7 +350,7 @@ impl PushContext {
     }
 }
 
-/// The location of a proxy, as far as it is known.
+/// The known location of a proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Whereabouts {
     /// The node.

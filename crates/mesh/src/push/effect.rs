@@ -1,4 +1,4 @@
-//! Describes what a change did to services and networks, as text for people.
+//! Describes the effect of a change on services and networks, as text for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::interest::{Changes, Dep};
 use crate::aggregate::MergedService;
 use strait_model::{Health, Hostname};
 
-/// The maximum number of listed services; the rest is given as a number.
+/// The maximum number of listed services; further ones are only counted.
 const NAMED_MAX: usize = 3;
 
 /// The kinds of changes to a service.

@@ -349,7 +349,7 @@ impl MeshState {
         all.filter_map(|rules| rules.expire(now, aliases, &settings.domain, causes)).min()
     }
 
-    /// Returns all active rules, including those of editions.
+    /// Returns all active rules, including rules of editions.
     fn all_rules(&self) -> impl Iterator<Item = &RulesInUse> {
         let editions = self.editions.values().map(|edition| &edition.rules);
         std::iter::once(&self.rules).chain(editions)

@@ -63,7 +63,7 @@ impl<'a> Imports<'a> {
 
 impl PushContext {
     /// Returns whether rules that apply to a proxy route to a service, directly or by an alias.
-    /// Such a service is imported.
+    /// These services are imported.
     pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
         let leads = |host: &Hostname| self.traffic.leads_to(host, namespace, selection);
         leads(host) || self.aliases.names_of(host).iter().any(leads)

@@ -2,7 +2,7 @@
 //! bound to them.
 //!
 //! This module computes the outline only. Listeners, routes and upstream clusters are generated in
-//! the same modules as those of sidecars.
+//! the same modules as for sidecars.
 
 mod bytes;
 
@@ -47,7 +47,8 @@ pub fn own_port(
 }
 
 impl<'a> IngressOutline<'a> {
-    /// Computes the outline of a router. `served` are the services of its namespace and cluster.
+    /// Computes the outline of a router. `served` are the services in the same namespace and
+    /// cluster.
     pub fn of(context: &'a PushContext, proxy: &'a Proxy, served: &[Arc<Service>]) -> Self {
         let (mut ports, mut closed) = (Vec::new(), BTreeMap::new());
         if !context.traffic.gateways.is_empty() {

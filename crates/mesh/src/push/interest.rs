@@ -65,16 +65,16 @@ pub enum Dep {
     Networks,
     /// The gateways of a network. The services behind it are listed separately.
     NetworkGateways(NetworkId),
-    /// The mode of a cluster, such as draining. Its services are listed separately.
+    /// The mode of a cluster, for example draining. Its services are listed separately.
     ClusterMode(ClusterId),
-    /// The access policies of a namespace; those of the root namespace apply to the whole mesh.
+    /// The access policies of a namespace; policies of the root namespace apply to the whole mesh.
     Access(Namespace),
     /// Settings that apply to all proxies: mesh config, policy, the set of clusters.
     Mesh,
 }
 
 impl Dep {
-    /// Returns the service of which more than the assignments changed.
+    /// Returns the service, if more than its assignments changed.
     fn service(&self) -> Option<&Hostname> {
         match self {
             Self::Definition(host)
@@ -118,7 +118,7 @@ pub struct Changes {
     /// The workloads for which access policies may differ; `None` if unknown, so that any may be
     /// affected.
     pub concerned: Option<ConcernedWorkloads>,
-    /// Of the streams of these workloads, those for which the policies do not differ, sorted by
+    /// Streams of these workloads for which the policies do not differ, sorted by
     /// stream number, each with its location.
     pub same_access: Vec<(u32, Arc<Stand>)>,
     /// When the event loop received the first event of the change.
@@ -157,7 +157,7 @@ impl Changes {
         })
     }
 
-    /// Returns the services of which more than the assignments changed.
+    /// Returns the services with changes to more than their assignments.
     pub fn services(&self) -> BTreeSet<Hostname> {
         self.deps.iter().filter_map(Dep::service).cloned().collect()
     }
@@ -212,7 +212,7 @@ impl FromIterator<Dep> for Changes {
     }
 }
 
-/// The table of subscriptions. The lock is held only for look-ups, never across an await.
+/// The table of subscriptions. The lock is only taken for look-ups and never spans an await.
 #[derive(Debug, Default)]
 pub struct Interest {
     table: Mutex<InterestTable>,
@@ -240,7 +240,7 @@ struct InterestTable {
 #[derive(Debug)]
 struct StreamEntry {
     pending: Arc<PendingChanges>,
-    /// The number of its view class, once known.
+    /// The number of the view class, once known.
     view_class: Option<u32>,
     /// Its location, once known.
     stand: Option<Arc<Stand>>,
@@ -344,7 +344,7 @@ impl Interest {
         self.mark_followed(changes, None)
     }
 
-    /// Does the same as [`Self::mark`]; the streams record the acknowledgements of their proxies in
+    /// Like [`Self::mark`]; the streams record the acknowledgements of their proxies in
     /// `delivery`.
     pub fn mark_followed(&self, changes: &Changes, delivery: Option<&Arc<Delivery>>) -> usize {
         let mut table = lock(&self.table);
@@ -457,7 +457,7 @@ impl Interest {
     }
 
     /// Returns the known locations of streams in these namespaces, and possibly of others, by
-    /// stream number. Without namespaces, returns those of all streams.
+    /// stream number. Without namespaces, returns the locations of all streams.
     pub fn stands(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<Stand>)> {
         let table = lock(&self.table);
         let of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));

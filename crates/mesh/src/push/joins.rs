@@ -73,8 +73,8 @@ impl Joins {
         }
     }
 
-    /// Parses the WorkloadEntries of clusters again if they changed. Those of the config cluster
-    /// are already part of the objects that belong to no cluster.
+    /// Parses the WorkloadEntries of clusters again if they changed. WorkloadEntries of the config
+    /// cluster are already part of the objects that belong to no cluster.
     fn read_vms(&mut self, aggregate: &Aggregate, settings: &FixedSettings) {
         if !std::mem::take(&mut self.vms_stale) {
             return;

@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(order.map(|there| far(&setting, there, false)), [0, 1, 2, 3, 3]);
         setting.failover = vec![("eu".into(), "us".into()), ("us".into(), "ap".into())];
         assert_eq!(order.map(|there| far(&setting, there, false)), [0, 1, 2, 3, 4]);
-        // A zone is part of its region.
+        // A zone is part of a region.
         assert_eq!(far(&setting, "us/z1/s1", false), 3);
     }
 

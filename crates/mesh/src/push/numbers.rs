@@ -44,7 +44,7 @@ impl<T> Default for Numbered<T> {
 }
 
 impl<T> Numbered<T> {
-    /// Returns the number of slots: one more than the greatest number used so far.
+    /// Returns the number of slots: the greatest number used so far plus one.
     pub(super) fn room(&self) -> usize {
         self.values.len()
     }

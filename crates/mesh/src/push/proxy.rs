@@ -15,7 +15,7 @@ use strait_rules::traffic::destination_rule::{DestinationRule, RuleClient};
 use strait_rules::traffic::policy::PoolLimits;
 use strait_rules::traffic::sidecar::SidecarIngress;
 
-/// A service port that a proxy's workload serves, or an ingress port of its Sidecar.
+/// A service port that a proxy's workload serves, or an ingress port of a Sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboundTarget<'a> {
     /// The port, as the proxy's own cluster defines it.
@@ -25,7 +25,7 @@ pub struct InboundTarget<'a> {
     pub service: Option<(&'a Hostname, &'a Namespace)>,
     /// The port number on the workload.
     pub target: u16,
-    /// Connection limits for the workload: those of its Sidecar, otherwise those of the rule for
+    /// Connection limits for the workload, from its Sidecar or otherwise from the rule for
     /// the service.
     pub pool: Option<Arc<PoolLimits>>,
     /// The ingress listener of the Sidecar for this port, if the Sidecar defines ingress listeners.
@@ -68,7 +68,7 @@ pub fn oldest_first(services: impl Iterator<Item = Arc<Service>>) -> Arc<[Arc<Se
 /// its Sidecar has ingress listeners, returns only their ports.
 ///
 /// A service is served if its selector matches the workload's labels; named target ports are looked
-/// up in the pod. A service without a selector is served if one of its endpoints is the pod. The
+/// up in the pod. A service without a selector is served if any endpoint is the pod. The
 /// same applies to ServiceEntries, for pods and for machines outside Kubernetes.
 pub fn inbound_targets<'a>(
     context: &'a PushContext,
@@ -172,7 +172,7 @@ fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u1
         TargetPort::Number(number) => Some(*number),
         TargetPort::Name(name) => {
             let known = context.workload_of(proxy).map(|workload| workload.named_ports.get(name));
-            // The ports of an unknown pod are those that the proxy reports.
+            // For an unknown pod, use the ports that the proxy reports.
             known.unwrap_or_else(|| proxy.named_ports.get(name)).copied()
         }
     }
@@ -192,7 +192,7 @@ fn endpoint_port(
     near.find_map(|(_, endpoint, _)| {
         let is_it = match endpoint.workload {
             Some(workload) if workload == proxy.workload => true,
-            // The name of a machine's proxy may differ from that of its WorkloadEntry.
+            // The name of a machine's proxy may differ from the WorkloadEntry's.
             Some(_) if is_pod => false,
             _ => proxy.addresses.contains(&endpoint.address),
         };

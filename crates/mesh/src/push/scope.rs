@@ -66,7 +66,7 @@ pub struct SeenChanges {
 }
 
 impl SeenChanges {
-    /// Returns what may differ for a proxy whose access policies changed and which watches these
+    /// Returns the possible effect on a proxy whose access policies changed and which watches these
     /// routes. Policies may refer to a provider to which nothing else routes, and routes of routers
     /// may match claims of tokens.
     pub fn of_access(proxy: Option<&Proxy>, routes: &[Arc<str>]) -> Self {
@@ -129,7 +129,8 @@ pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeS
     all
 }
 
-/// Returns whether the effect of a change to `hosts` is worth computing; see [`LOOKED_AT_MAX`].
+/// Returns whether the effect of a change to `hosts` is worth computing: whether few enough
+/// services changed.
 pub fn is_looked_at(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> bool {
     let differ = hosts.iter().filter(|host| !same_before_ports(versions, host));
     differ.take(LOOKED_AT_MAX + 1).count() <= LOOKED_AT_MAX
@@ -167,7 +168,7 @@ struct Wants {
 /// The ports of a service in one cluster.
 type PortsOfCluster = Vec<(u16, Protocol)>;
 
-/// Returns wildcard services that match one of these hosts. The routes of their ports contain the
+/// Returns wildcard services that match any of these hosts. The routes of their ports contain the
 /// rules for the hosts that they cover.
 fn wildcards_over(context: &PushContext, hosts: &BTreeSet<Hostname>) -> Vec<Hostname> {
     let holds = |wildcard: &&Hostname| {
@@ -207,7 +208,7 @@ impl PushContext {
             ExportTo::Namespaces(all) => all,
         });
         let owners = private.values().flat_map(OrdMap::keys);
-        // The counts are irrelevant, because nothing is added or removed here.
+        // The counts are irrelevant, because additions and removals do not occur here.
         let restricted_namespaces =
             exported.chain(owners).map(|namespace| (namespace.clone(), 1_usize)).collect();
         Self { services, private, restricted_namespaces, ..self.clone() }

@@ -90,9 +90,8 @@ fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disag
         let others: Vec<&str> = losers.into_iter().map(ClusterId::as_str).collect();
         let others = others.join(", ");
         reasons.push(reason);
-        messages.push(format!(
-            "{field}: the value of cluster {winner} applies, those of {others} differ"
-        ));
+        messages
+            .push(format!("{field}: the value of cluster {winner} applies, and {others} differ"));
     }
     let (reason, message) = (reasons.join(","), messages.join("; "));
     (!reason.is_empty()).then_some(Disagreement { reason, message })

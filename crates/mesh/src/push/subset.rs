@@ -30,8 +30,9 @@ impl PushContext {
 }
 
 impl ViewKey {
-    /// Returns the active rule for a service among those that [may apply](PushContext::rules_for):
-    /// the client's rule, or at a gateway the rule of the service's own namespace.
+    /// Returns the active rule for a service among the rules that [may
+    /// apply](PushContext::rules_for): the client's rule, or at a gateway the rule of the service's
+    /// own namespace.
     pub fn rule<'r>(
         &self,
         rules: &'r RulesForHost,
@@ -49,7 +50,7 @@ impl ViewKey {
     }
 }
 
-/// Selects the endpoints of a subset: endpoints whose labels match, where labels are those of pods
+/// Selects the endpoints of a subset: endpoints whose labels match, including the labels of pods
 /// or entries and of the location. Selects all endpoints by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SubsetFilter<'a> {
@@ -63,7 +64,7 @@ pub struct SubsetFilter<'a> {
 
 impl<'a> SubsetFilter<'a> {
     /// Returns the filter for a subset of `rule`, or `None` if it has no such subset. `rules` are
-    /// those of the service. An empty name selects the whole service.
+    /// the rules of the service. An empty name selects the whole service.
     ///
     /// Gateways know the subsets of the rule in the service's own namespace. A subset of the
     /// client's rule with the same name may select other endpoints; then it cannot be reached in
@@ -134,7 +135,7 @@ impl<'a> SubsetFilter<'a> {
             && self.is_of_labels(endpoint.labels)
     }
 
-    /// Returns whether it selects an endpoint whose hostname proxies resolve. Such an endpoint is
+    /// Returns whether it selects an endpoint whose hostname proxies resolve. It is
     /// in no cluster, and in no network unless it names one.
     pub fn contains_named(&self, one: &NamedEndpoint) -> bool {
         self.label(CLUSTER).is_none()

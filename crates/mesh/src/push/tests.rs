@@ -268,7 +268,7 @@ fn pods_of_a_headless_service_are_reached_only_in_their_own_network() {
     let (shard, endpoint, network) = web.endpoints().last().expect("two endpoints");
     let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
     assert_eq!(decided, Err(WithheldReason::HeadlessElsewhere));
-    // A gateway balances the endpoints of its own network for connections that arrive.
+    // A gateway balances the endpoints in the same network for connections that arrive.
     let gateway = ViewKey { role: Role::Gateway, ..client("n2") };
     assert_eq!(members(&assigned(&context, &gateway)), ["10.0.0.2 1"]);
 }
@@ -289,7 +289,7 @@ fn gateway_of_another_cluster_is_used_if_the_address_family_is_unsupported() {
     assert_eq!(members(&assigned(&context, &six)), ["2001:db8::2 2"]);
 }
 
-/// Returns the endpoints of a dual-stack pod, one from each of its two slices.
+/// Returns the endpoints of a dual-stack pod, one from each slice.
 fn dual_stack(name: &str, ipv4: &str, ipv6: &str) -> [Endpoint; 2] {
     let pod = Arc::new(WorkloadKey::new("ns", name));
     [ipv4, ipv6].map(|address| Endpoint { workload: Some(Arc::clone(&pod)), ..endpoint(address) })
@@ -503,7 +503,7 @@ fn own_vip_is_used_and_conflicting_borrowed_vip_is_dropped() {
     assert_eq!(found.dropped.len(), 1);
     assert_eq!(found.dropped[0].holder, host("a.ns"));
     assert_eq!(found.dropped[0].of.as_str(), "east");
-    // A cluster without a VIP for either service receives those of the first cluster that has one,
+    // A cluster without a VIP for either service receives the first cluster's,
     // and they are not reported as its own.
     let north = super::addresses::addresses(
         &context,

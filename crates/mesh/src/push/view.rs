@@ -2,7 +2,7 @@
 //!
 //! This is the only place for this decision. EDS encodes the result of [`assignment`] and `explain`
 //! prints the result of [`decide`], so they cannot disagree. The steps are evaluated in the order
-//! of [`WithholdingStep`]; the first one that fails withholds the endpoint.
+//! of [`WithholdingStep`]; the first failing step withholds the endpoint.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,8 +88,8 @@ struct Spot<'s> {
     claimants: Option<&'s Arc<[ClusterId]>>,
 }
 
-/// The part of the decision that is the same for all endpoints of one shard in one network, so that
-/// little remains to be decided for each endpoint.
+/// The part of the decision that is common to all endpoints of one shard in one network, so
+/// that little remains to be decided for each endpoint.
 struct Reach<'a, 'v> {
     /// Why the whole cluster is removed from load balancing, if it is.
     left: Option<WithheldReason>,
@@ -512,7 +512,7 @@ fn reaches<'a, 'v>(
 }
 
 /// The addresses of dual-stack pods whose two families are reached by the same path. Each
-/// EndpointSlice has one family, so such a pod has two endpoints in its shard.
+/// EndpointSlice has one family, so the pod has two endpoints in its shard.
 #[derive(Default)]
 struct DualStackPods<'a>(BTreeMap<DualStackKey<'a>, [Option<(Via, IpAddr)>; 2]>);
 
@@ -669,7 +669,7 @@ impl SortedEndpoints {
             }
             let decided = reach.decide(Traits::of(endpoint, kind, *tls_mode));
             let additional = decided.ok().and_then(|via| dual_stack.ipv6_of(endpoint, via));
-            // A dual-stack pod is one endpoint, that of its IPv4 address.
+            // A dual-stack pod is one endpoint, listed with its IPv4 address.
             if additional.is_some() && !endpoint.is_ipv4() {
                 continue;
             }

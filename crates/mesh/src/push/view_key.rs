@@ -90,7 +90,7 @@ impl ViewKey {
     }
 
     /// Returns the view without the properties that are irrelevant for the endpoints of `service`,
-    /// so that more proxies share it. The assignment is the same as for the whole view.
+    /// so that more proxies share it. The assignment is equal to that of the whole view.
     pub fn projected(&self, context: &PushContext, service: &MergedService) -> Self {
         let matters = ViewDependencies::of(context, service);
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
@@ -180,7 +180,7 @@ pub(super) fn has_endpoints_in(service: &MergedService, network: &NetworkId) -> 
     service.shards.iter().any(|shard| shard.networks().contains(network))
 }
 
-/// Returns a network in which the service has no endpoints. It stands for all such networks,
+/// Returns a network in which the service has no endpoints. It represents all such networks,
 /// because the service looks the same from them.
 pub(super) fn elsewhere(service: &MergedService) -> NetworkId {
     let mut name = NetworkId::default();

@@ -30,9 +30,9 @@ const PLAIN_PORT: u16 = 80;
 /// The encoded size of an object's rules, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleBytes {
-    /// The size of its routes. Hosts with the same port share them.
+    /// The size of the routes. Hosts with the same port share them.
     pub routes: usize,
-    /// The size of its filter chains. Each listener of a host contains them.
+    /// The size of the filter chains. Each listener of a host contains them.
     pub chains: usize,
 }
 

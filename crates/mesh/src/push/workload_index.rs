@@ -38,7 +38,7 @@ struct NamespaceStreams {
 #[derive(Debug, PartialEq, Eq)]
 struct WorkloadPlace {
     namespace: Namespace,
-    /// Hashes of its labels, sorted; `None` if the labels are unverified.
+    /// Hashes of the labels, sorted; `None` if the labels are unverified.
     labels: Option<Box<[u32]>>,
 }
 
@@ -90,7 +90,7 @@ impl StreamsByWorkload {
         found
     }
 
-    /// Returns the streams of these namespaces, and those whose workload is unknown; sorted,
+    /// Returns the streams of these namespaces, and streams with an unknown workload; sorted,
     /// without duplicates.
     pub(super) fn in_namespaces(&self, namespaces: &BTreeSet<Namespace>) -> Vec<u32> {
         let own = namespaces.iter().filter_map(|namespace| self.by_namespace.get(namespace));
@@ -157,7 +157,7 @@ impl StreamsByWorkload {
         }
     }
 
-    /// Returns whether nothing is stored for any stream.
+    /// Returns whether the index is empty.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()

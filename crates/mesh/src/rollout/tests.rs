@@ -73,7 +73,7 @@ fn later_proxies_are_added_while_there_is_room_and_none_is_removed() {
         assert!(before.iter().all(|at| is_in.contains(at)));
         assert_eq!(is_in.len(), (connected / 20).max(1).min(connected), "of {connected}");
     }
-    // Pods are replaced and most disappear: the cohort does not change, though few of its members
+    // Pods are replaced and most disappear: the cohort does not change, though few members
     // are connected.
     let full = share.clone();
     for connected in [&all[900..], &all[..3], &[]] {

@@ -2,8 +2,8 @@
 //!
 //! Each stream that is woken for a change holds a [`Receipt`] and returns it with the proxy's
 //! response. Most proxies are only counted. The proxy and the times of its steps are stored for the
-//! first proxies that received the change, for the last ones that responded, and for those that
-//! rejected it. Their memory is allocated once, and the lock is held for one record only. Streams
+//! first proxies that received the change, for the last ones that responded, and for all that
+//! rejected it. Their memory is allocated once, and the lock is taken for one record only. Streams
 //! are numerous, so they only store the moments that they know already. Durations, and which
 //! response was the last, are computed on request.
 
@@ -181,13 +181,13 @@ impl Delivery {
         Self { awaiting: Some(sender.downgrade()), ..self }
     }
 
-    /// Creates the receipt for one more stream.
+    /// Creates the receipt for another stream.
     pub fn receipt(self: &Arc<Self>) -> Receipt {
         self.proxies.fetch_add(1, Ordering::Relaxed);
         Receipt { delivery: Some(Arc::clone(self)), sent: None, first: None, _awaited: None }
     }
 
-    /// Creates the receipt for one more stream, whose response is awaited.
+    /// Creates the receipt for another stream, whose response is awaited.
     pub fn awaited_receipt(self: &Arc<Self>) -> Receipt {
         let mut receipt = self.receipt();
         receipt._awaited = self.awaiting.as_ref().and_then(mpsc::WeakSender::upgrade);
@@ -437,7 +437,7 @@ mod tests {
         let delivery = Arc::new(Delivery::new(Instant::now()));
         let proxies = ["a.shop", "b.shop", "c.shop", "d.shop"].map(|name| sidecar(name, "east"));
         let mut receipts = proxies.each_ref().map(|_| delivery.receipt());
-        // Nothing is sent to the fourth proxy.
+        // The fourth proxy receives nothing.
         for (receipt, proxy) in receipts.iter_mut().zip(&proxies[..3]) {
             receipt.sent(proxy, Instant::now());
         }

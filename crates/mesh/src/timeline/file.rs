@@ -2,7 +2,7 @@
 //!
 //! One file with one line per change, appended once its proxies have responded. When it contains
 //! twice as many changes as are retained, it is rewritten. The timeline is informational, so a
-//! damaged file affects nothing else.
+//! damaged file has no further effect.
 
 use std::io;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub struct TimelineFile {
     last: u64,
 }
 
-/// A change as it is stored.
+/// A stored change.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredChange {
@@ -66,7 +66,7 @@ struct StoredChange {
     /// The error messages of `refused_by`, in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     errors: Vec<String>,
-    /// Steps of the proxies that received it first, followed by those that responded last.
+    /// Steps of the proxies that received it first, followed by the last to respond.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     first: Vec<StoredSteps>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -125,7 +125,7 @@ impl AccessLogFormat {
     /// Returns a JSON format.
     ///
     /// # Errors
-    /// If it is not an object, or Envoy could not parse one of its strings; as text.
+    /// If it is not an object, or Envoy could not parse a string in it; as text.
     pub fn json(fields: Value) -> Result<Self, String> {
         fn check(value: &Value) -> Result<(), String> {
             match value {

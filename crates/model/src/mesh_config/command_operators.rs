@@ -1,6 +1,6 @@
-//! Command operators of Envoy in header values and access logs: `%NAME%` stands for a property of
-//! the request. (Envoy, "Custom request/response headers" and "Command Operators"; tested with
-//! Envoy 1.36 and 1.40.)
+//! Command operators of Envoy in header values and access logs: `%NAME%` is replaced with a
+//! property of the request. (Envoy, "Custom request/response headers" and "Command Operators";
+//! tested with Envoy 1.36 and 1.40.)
 //!
 //! Envoy rejects a whole listener or route configuration that contains an operator it cannot parse,
 //! for example `50%`.

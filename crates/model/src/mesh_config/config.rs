@@ -68,7 +68,7 @@ pub struct MeshConfig {
     pub localities: Option<Arc<LocalitySetting>>,
     /// `defaultHttpRetryPolicy`: the retry policy that applies without one in a rule.
     pub retries: Option<Arc<RetryRule>>,
-    /// `defaultTrafficPolicy`: the limits and outlier detection that apply without those of a rule.
+    /// `defaultTrafficPolicy`: the limits and outlier detection that apply without a rule.
     pub usual_limits: UsualLimits,
     /// `h2UpgradePolicy`: whether HTTP ports are upgraded to HTTP/2 if no rule decides it.
     pub h2_upgrade: bool,
@@ -164,7 +164,7 @@ pub enum OutboundTrafficPolicy {
     RegistryOnly,
 }
 
-/// The outbound mode as it is written in the mesh config.
+/// The outbound mode as written in the mesh config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum WrittenOutboundMode {
     /// See [`OutboundTrafficPolicy::AllowAny`].
@@ -405,7 +405,7 @@ impl MeshConfig {
         said.or_else(|| (name == OWN_LOG).then_some(&self.access_log))
     }
 
-    /// Returns whether a provider with this name exists, regardless of its kind.
+    /// Returns whether a provider with this name exists, of any kind.
     pub fn has_provider(&self, name: &str) -> bool {
         self.extension_providers.iter().any(|one| *one.name == *name)
     }
@@ -436,7 +436,7 @@ impl MeshConfig {
     pub fn cluster_local(&self, hostname: &Hostname) -> bool {
         let host = hostname.as_str();
         // `*.a.b` matches `x.a.b` and `x.y.a.b`. There are few rules, and this is called for each
-        // service and proxy, so nothing is allocated.
+        // service and proxy, so this never allocates.
         let matches = |pattern: &str| match pattern.strip_prefix('*') {
             Some("") => true,
             Some(suffix) if suffix.starts_with('.') => host
@@ -456,7 +456,7 @@ impl MeshConfig {
     }
 
     /// Returns these settings with the trust settings of `live`: trust domains and roots, and,
-    /// unless access policies are held as well (`is_access_held`), the authorization providers.
+    /// unless the hold includes access policies (`is_access_held`), the authorization providers.
     #[must_use]
     pub fn trusting(&self, live: &Self, is_access_held: bool) -> Self {
         let asked = |one: &&ExtensionProvider| matches!(one.kind, ProviderKind::Authorization(_));
@@ -614,7 +614,7 @@ fn positive_duration(text: String) -> Result<Duration, String> {
     }
 }
 
-/// Returns the trust domain of a mesh config, regardless of its other content.
+/// Returns the trust domain of a mesh config, whatever else it contains.
 ///
 /// # Errors
 /// If the text is no YAML mapping, or the value is no valid trust domain.

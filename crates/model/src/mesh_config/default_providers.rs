@@ -13,7 +13,7 @@ const OWN_METRICS: &str = "prometheus";
 /// An invalid name. The other names still apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultProviderFault {
-    /// The location, such as `defaultProviders.tracing[0]`.
+    /// The location, for example `defaultProviders.tracing[0]`.
     pub path: String,
     /// The problem.
     pub text: String,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{LabelCondition, LabelSelector, Labels, NamespaceFilter, Test};
 
-/// A selector as it is written.
+/// A selector as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawSelector {

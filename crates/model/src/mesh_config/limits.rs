@@ -14,7 +14,7 @@ use super::duration::{
 };
 use crate::{RareGroup, unsaid};
 
-/// `h2UpgradePolicy` as it is written, here and in DestinationRules.
+/// `h2UpgradePolicy` as written, here and in DestinationRules.
 #[derive(Deserialize, Default, Debug, Clone, Copy)]
 pub enum WrittenUpgrade {
     /// Not set.
@@ -366,7 +366,7 @@ struct WrittenPings {
     timeout: WrittenDuration,
 }
 
-/// Outlier detection as it is written.
+/// Outlier detection as written.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WrittenOutliers {

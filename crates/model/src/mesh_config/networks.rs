@@ -1,7 +1,7 @@
 //! Mesh networks: the assignment of clusters and address ranges to networks, and the gateways of
 //! each network.
 //!
-//! The value is built completely from one text, so nothing of an earlier text remains active.
+//! The value is built completely from one text, so no part of an earlier text remains active.
 //! Conflicting claims are resolved by a fixed rule and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -180,7 +180,7 @@ struct RawNetwork {
     gateways: Option<Vec<Spanned<RawGateway>>>,
 }
 
-/// Exactly one of the two fields: a `oneof` in Istio's schema.
+/// Exactly one field is set: a `oneof` in Istio's schema.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawEndpoints {
@@ -190,7 +190,7 @@ struct RawEndpoints {
     from_registry: Option<String>,
 }
 
-/// Exactly one of `address` and `registryServiceName`. `locality` has no effect, as in Istio.
+/// Either `address` or `registryServiceName`. `locality` has no effect, as in Istio.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawGateway {

@@ -69,7 +69,7 @@ fn without_dots(path: &str) -> String {
             kept.pop();
         }
         match segment {
-            // A path with such a last segment ends with a slash.
+            // A path with this last segment ends with a slash.
             "." | ".." if segments.peek().is_none() => kept.push(""),
             "." | ".." => {}
             segment => kept.push(segment),

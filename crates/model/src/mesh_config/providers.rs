@@ -36,7 +36,7 @@ pub struct ExtensionProvider {
     pub name: Arc<str>,
     /// The kind.
     pub kind: ProviderKind,
-    /// The item as it is written.
+    /// The item as written.
     raw: Value,
 }
 
@@ -49,7 +49,7 @@ pub enum ProviderKind {
     Log(Arc<AccessLog>),
     /// A tracing provider that receives spans from proxies.
     Tracing(Arc<TracingProvider>),
-    /// An invalid provider of one of these kinds, with the reason.
+    /// An invalid provider of these kinds, with the reason.
     Broken(String),
     /// Another kind.
     Other,
@@ -79,7 +79,7 @@ pub struct AuthorizationProvider {
 pub struct CheckedBody {
     /// The maximum number of bytes; never 0.
     pub max_bytes: u32,
-    /// Whether the beginning of a longer body is sent. Otherwise, such a request is rejected (413).
+    /// Whether the beginning of a longer body is sent. Otherwise, the request is rejected (413).
     pub partial: bool,
     /// Whether it is sent as bytes instead of text; only with gRPC.
     pub as_bytes: bool,
@@ -94,20 +94,20 @@ pub enum AuthorizationProtocol {
     Grpc,
 }
 
-/// The request to an HTTP provider, and the used headers of its response.
+/// The request to an HTTP provider, and the used headers of the response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthorizationRequest {
     /// The prefix of the request's path.
     pub path_prefix: String,
-    /// Headers of the original request that it receives, in addition to those that are always sent.
+    /// Headers of the original request that it receives, in addition to the default ones.
     pub request_headers: Vec<HeaderNames>,
     /// Headers that are added with these values.
     pub added_headers: BTreeMap<String, String>,
-    /// Headers of its response that replace those of the client in the request to the workload.
+    /// Response headers that replace the client's in the request to the workload.
     pub to_upstream: Vec<HeaderNames>,
-    /// Headers of its response that the client receives if the request is denied.
+    /// Response headers that the client receives if the request is denied.
     pub to_client_on_deny: Vec<HeaderNames>,
-    /// Headers of its response that the client receives if the request is allowed.
+    /// Response headers that the client receives if the request is allowed.
     pub to_client_on_allow: Vec<HeaderNames>,
 }
 
@@ -158,7 +158,7 @@ impl ExtensionProvider {
         Self { name: name.into(), kind, raw }
     }
 
-    /// Returns the provider as it is written.
+    /// Returns the provider as written.
     pub fn to_json(&self) -> &Value {
         &self.raw
     }
@@ -357,7 +357,7 @@ fn names(field: &str, given: &[String]) -> Result<Vec<HeaderNames>, String> {
             (HeaderNames::Exact, &**text)
         };
         let part = part.to_ascii_lowercase();
-        // In Envoy, pseudo-headers such as `:authority` are headers.
+        // In Envoy, pseudo-headers like `:authority` are headers.
         if !is_header_name(part.strip_prefix(':').unwrap_or(&part)) || part.contains('*') {
             return Err(format!("{field}: {text:?} is not a header name"));
         }

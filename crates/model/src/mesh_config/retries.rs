@@ -56,7 +56,7 @@ impl RetryRule {
     }
 }
 
-/// The policy as it is written.
+/// The policy as written.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WrittenRetries {

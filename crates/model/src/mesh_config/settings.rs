@@ -15,8 +15,8 @@ pub struct MeshSettings {
     pub texts: MeshTexts,
 }
 
-/// The texts of mesh config and mesh networks, normalized to JSON so that the order of fields does not matter. `None` if a
-/// text is absent.
+/// The texts of mesh config and mesh networks, normalized to JSON so that the order of fields does
+/// not matter. `None` if a text is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshTexts {
     /// The mesh config.

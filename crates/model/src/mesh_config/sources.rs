@@ -69,7 +69,7 @@ impl StoreSource {
         Ok(read)
     }
 
-    /// Returns the address, as it is written.
+    /// Returns the address, as written.
     pub fn address(&self) -> String {
         match &self.place {
             StoreAddress::Own => "k8s://".to_owned(),

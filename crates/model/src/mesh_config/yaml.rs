@@ -12,7 +12,7 @@ use serde_saphyr::Spanned;
 pub struct InvalidYaml {
     /// The line, starting at 1, if known.
     pub line: Option<u64>,
-    /// The field, such as `networks.n1.gateways[0].port`; empty if the text is no valid YAML.
+    /// The field, for example `networks.n1.gateways[0].port`; empty if the text is no valid YAML.
     pub field: String,
     /// The problem.
     pub fact: String,

@@ -10,7 +10,7 @@ use crate::mesh_config::parse_duration;
 /// Why a policy is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct InvalidPolicy {
-    /// The field, such as `clusters.east.addresses[0]`; empty if the text is no policy at all.
+    /// The field, for example `clusters.east.addresses[0]`; empty if the text is no policy at all.
     pub field: String,
     /// The problem.
     pub fact: String,

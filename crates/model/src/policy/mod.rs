@@ -32,7 +32,7 @@ use strait_base::address::special;
 /// The active rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
-    /// The rules for clusters without a rule of their own.
+    /// The default rules for clusters.
     mesh: Rules,
     /// The rules of individual clusters.
     clusters: BTreeMap<ClusterId, Rules>,
@@ -52,9 +52,9 @@ pub struct Policy {
 /// Why a claim is refused: the rule, by its location in the file, and the fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyRefusal {
-    /// The rule, such as `clusters.east.exports`.
+    /// The rule, for example `clusters.east.exports`.
     pub rule: String,
-    /// The fact, such as `namespace payments belongs to west`.
+    /// The fact, for example `namespace payments belongs to west`.
     pub fact: String,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 /// A set of services, by namespace or by hostname.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceNames {
-    /// Namespaces; `*` stands for all.
+    /// Namespaces; `*` means all.
     pub(super) namespaces: BTreeSet<String>,
     /// Hostnames, or `*.` followed by a suffix.
     pub(super) hosts: Vec<String>,

@@ -43,7 +43,7 @@ impl Default for RolloutPlan {
     }
 }
 
-/// The plan as it is written.
+/// The plan as written.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RolloutText {
@@ -123,7 +123,7 @@ fn interval(field: &str, text: &str) -> Result<Duration, InvalidPolicy> {
     Ok(every)
 }
 
-/// Parses a percentage such as `5%`, from 0 to 100.
+/// Parses a percentage like `5%`, from 0 to 100.
 fn percent(text: &str) -> Option<u8> {
     let number = text.trim().strip_suffix('%')?.trim().parse::<u8>().ok()?;
     (number <= 100).then_some(number)

@@ -29,7 +29,8 @@ impl Default for ForeignBytes {
     }
 }
 
-/// The namespaces that see an object without `exportTo`, unless the mesh config has a default for its kind.
+/// The namespaces that see an object without `exportTo`, unless the mesh config has a default for
+/// its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DefaultVisibility {
     /// Every namespace.

@@ -1,7 +1,7 @@
 //! The contract between the sources of services and the aggregate.
 //!
 //! A source (a Kubernetes cluster, Consul, static files) owns one shard, identified by provider and
-//! cluster. It sends complete values of the parts that changed, never a difference such as "the
+//! cluster. It sends complete values of the parts that changed, never a difference like "the
 //! third one changed". So applying an update twice changes nothing, and the receiver computes the
 //! differences. Sources know neither each other nor the receiver.
 
@@ -148,6 +148,6 @@ pub struct Contents {
 pub struct ServiceRecord {
     /// The service.
     pub service: Arc<Service>,
-    /// Its endpoints, including those that may not be sent: the view decides, with a reason.
+    /// Its endpoints, including endpoints that may not be sent: the view decides, with a reason.
     pub endpoints: Endpoints,
 }

@@ -30,7 +30,7 @@ use strait_model::{Causes, Proxy};
 pub struct NextHead {
     /// Its configuration, as complete events.
     pub configuration: Vec<MeshEvent>,
-    /// The receivers of its versions.
+    /// The receivers of the versions.
     pub outputs: HeadOutputs,
 }
 
@@ -228,7 +228,7 @@ impl MeshHeads {
     }
 
     /// Publishes the versions of editions. Returns the number of woken streams and the description
-    /// of one of the changes.
+    /// of a change.
     fn tell_editions(
         &self,
         editions: Vec<EditionVersion>,

@@ -26,7 +26,7 @@ impl TouchedReach {
         self.networks.is_empty() && self.clusters.is_empty()
     }
 
-    /// Returns whether a service has endpoints in one of these networks or clusters.
+    /// Returns whether a service has endpoints in these networks or clusters.
     fn concerns(&self, service: &MergedService) -> bool {
         service.shards.iter().any(|shard| {
             self.clusters.contains(&shard.key.cluster)

@@ -1,5 +1,5 @@
 //! The active traffic rules, and their changes that wait for the next version: rules for the
-//! proxies of all clusters, or for the proxies of one cluster with traffic objects of its own
+//! proxies of all clusters, or for the proxies of one cluster with its own traffic objects
 //! ([`Edition`]).
 
 use std::collections::BTreeSet;
@@ -19,14 +19,14 @@ use strait_rules::traffic::destination_rule::DestinationRule;
 use strait_rules::traffic::kept_subsets::{KeptSubsets, MissedSubsets};
 use strait_rules::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
-/// The start of an edition: the traffic rules for the proxies of a cluster with active traffic
-/// objects of its own.
+/// The start of an edition: the traffic rules for the proxies of a cluster whose
+/// own traffic objects are active.
 pub struct BegunEdition {
     /// The cluster.
     pub cluster: ClusterId,
-    /// The traffic rules of its proxies.
+    /// The traffic rules for the cluster's proxies.
     pub traffic: Arc<Traffic>,
-    /// The receivers of its versions.
+    /// The receivers of the versions.
     pub outputs: HeadOutputs,
 }
 

@@ -33,8 +33,8 @@ impl Subscription {
 }
 
 impl StreamBacklog {
-    /// Returns whether listeners or routes may differ from those that the stream's session knows to
-    /// be due, because of a version that existed before this call.
+    /// Returns whether listeners or routes may differ from the ones that the stream's session knows
+    /// to be due, because of a version that existed before this call.
     pub fn may_hold_listeners(&self) -> bool {
         let table = lock(&self.interest.table);
         if table.is_publishing {

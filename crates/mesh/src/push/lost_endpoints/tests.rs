@@ -10,7 +10,7 @@ use strait_model::{Endpoint, KnownClusters, Proxy};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 
-/// Returns a mesh with `web.shop` and its four endpoints, three of which have version v1, and at
+/// Returns a mesh with `web.shop` and its four endpoints, three with version v1, and at
 /// most one traffic object.
 fn mesh_with(kind: &str, spec: Option<serde_json::Value>) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());

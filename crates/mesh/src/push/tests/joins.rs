@@ -132,7 +132,7 @@ fn entry_without_a_network_is_in_that_of_the_config_cluster_or_everywhere() {
         let network_of = |endpoint: EndpointRef<'_>, network: &NetworkId| {
             let label = endpoint.network_label;
             let again = context.place(&ClusterId::default(), label, endpoint.address).0;
-            assert_eq!(again, *network, "explain finds what was found when it was merged");
+            assert_eq!(again, *network, "explain and merging agree on the network");
             format!("{} {network}", endpoint.address)
         };
         all.map(|(_, endpoint, network)| network_of(endpoint, network)).collect::<Vec<_>>()

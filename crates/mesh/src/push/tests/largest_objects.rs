@@ -13,7 +13,8 @@ use strait_rules::traffic::TrafficIndex;
 /// Costs below this are too small to compare.
 const COMPARED_FROM: Duration = Duration::from_millis(10);
 
-/// The CPU time of the event loop for the most expensive version: after the object was inserted, changed, removed.
+/// The CPU time of the event loop for the most expensive version: after the object was inserted,
+/// changed, removed.
 fn cost(field: &RepeatedField, count: usize) -> Duration {
     let collection = |count| -> Collection {
         let object: ObjectJson = field.object("evil", count).into();

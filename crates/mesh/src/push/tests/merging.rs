@@ -6,7 +6,7 @@ use crate::push::addresses::addresses;
 use strait_model::{ClusterId, Protocol, Service};
 use strait_rules::traffic::Selection;
 
-/// Returns the event in which these clusters are members since the given times; 0 stands for an
+/// Returns the event in which these clusters are members since the given times; 0 means an
 /// unknown time.
 fn since(clusters: &[(&str, i64)]) -> MeshEvent {
     let known =
@@ -92,7 +92,7 @@ fn older_cluster_decides_a_differing_port_except_for_the_others_proxies() {
     }
 }
 
-/// The config cluster decides regardless of the age of its Secret.
+/// The config cluster decides, even if its Secret is the youngest.
 #[test]
 fn config_cluster_precedes_older_clusters() {
     let settings = FixedSettings { config_cluster: Some("hub".into()), ..(*settings()).clone() };
@@ -226,7 +226,7 @@ fn address_claims_follow_pods_networks_and_ages() {
     // The cluster that is older now gets the address.
     mesh.apply(since(&[("old", 5), ("new", 2)]));
     assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["new", "old"]"#]);
-    // Neither an endpoint that cannot receive traffic nor one that is no pod claims an address.
+    // An endpoint that cannot receive traffic, or is no pod, claims no address.
     let unready = Endpoint { health: Health::Unhealthy, ..endpoint("10.0.0.1") };
     mesh.apply(says("new", 2, vec![unready]));
     assert!(shared(&mut mesh).is_empty());
@@ -238,7 +238,7 @@ fn address_claims_follow_pods_networks_and_ages() {
     assert!(shared(&mut mesh).is_empty());
     mesh.apply(says("new", 2, vec![endpoint("10.0.0.1")]));
     assert_eq!(shared(&mut mesh).len(), 1);
-    // A different network for one of the clusters resolves the conflict.
+    // A different network for either cluster resolves the conflict.
     let elsewhere =
         shard("new", 2).network("n2").with(service("web.ns"), vec![endpoint("10.0.0.1")]);
     mesh.apply(MeshEvent::Registry(elsewhere.built()));

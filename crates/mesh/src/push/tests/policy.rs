@@ -175,7 +175,7 @@ fn refused_network_claim_is_ignored() {
     words.push(shard("north", 3).network("n3").with(thief, vec![]).built());
     let before = steered(words.clone(), "");
     assert_eq!(before.networks.of_network(&"n2".into()).len(), 2);
-    assert_eq!(members(&assigned(&before, &client("n2"))).len(), 3, "10.0.0.9 counts as one of n2");
+    assert_eq!(members(&assigned(&before, &client("n2"))).len(), 3, "10.0.0.9 is in n2");
     let policy = "clusters: {east: {networks: [n1]}, north: {networks: [n3]}}";
     let context = steered(words, policy);
     assert_eq!(members(&assigned(&context, &client("n2"))), ["10.0.0.2 1", "203.0.113.1 1"]);
@@ -193,7 +193,7 @@ fn endpoints_of_an_unreachable_cluster_are_withdrawn_with_the_reason() {
     let words = one_network(&[("east", &["10.0.0.1"]), ("west", &["10.0.0.2"])]);
     let mut mesh = mesh(words);
     mesh.next_version();
-    let why = "not heard of for more than 900s (policy mesh.whenDark)";
+    let why = "unreachable for more than 900s (policy mesh.whenDark)";
     let dark = KnownCluster { withdrawn: Some(why.into()), ..member(None) };
     let clusters = KnownClusters { clusters: [("west".into(), dark)].into() };
     mesh.apply(MeshEvent::Clusters(Arc::new(clusters)));
@@ -271,6 +271,6 @@ fn gateway_for_several_tiers_is_listed_in_the_first() {
             .built(),
     );
     let context = steered(words, policy);
-    // South has no gateway of its own, so the network's gateway serves both south and west.
+    // South has no gateway, so the network's gateway serves both south and west.
     assert_eq!(groups(&context, &client("n1")), ["0: 203.0.113.2 2"]);
 }

@@ -14,7 +14,7 @@ use strait_model::testing::labels;
 /// The number of streams that watch a service from each network.
 const STREAMS: usize = 4;
 
-/// Returns streams in networks `n1`, `n2` and `n3`, half of which watch `web.ns` and half `own.ns`.
+/// Returns streams in networks `n1`, `n2` and `n3`, half watching `web.ns` and half `own.ns`.
 fn watchers() -> (Arc<Interest>, Vec<(String, Subscription)>) {
     let interest = Arc::<Interest>::default();
     let mut all = Vec::new();

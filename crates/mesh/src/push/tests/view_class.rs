@@ -13,7 +13,7 @@ use crate::push::scope::Stand;
 use crate::push::view_class::unaffected_views;
 use strait_model::{Distribution, Service};
 
-/// Returns `streams` streams with each of these views, all of which watch `web.ns`.
+/// Returns `streams` streams with each of these views, all watching `web.ns`.
 fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<Interest>, Vec<Subscription>) {
     let interest = Arc::<Interest>::default();
     let enter = |view: &ViewKey| {
