@@ -167,8 +167,8 @@ pub(super) fn share_out(
     groups
 }
 
-/// Returns whether a pattern `region/zone/subzone` matches a locality, as the number of its parts
-/// that are not `*`. `*` matches anything, and omitted parts match too.
+/// Returns the number of parts other than `*` in a pattern `region/zone/subzone` that matches a
+/// locality, or `None` if it does not match. `*` matches anything, and omitted parts match too.
 fn holds(place: &str, locality: &Locality) -> Option<usize> {
     let own = [&locality.region, &locality.zone, &locality.subzone];
     let mut said = 0;

@@ -136,7 +136,7 @@ pub struct Receipt {
     sent: Option<Instant>,
     /// Its index in the list of first proxies.
     first: Option<u8>,
-    /// Closes the channel of awaited responses when the receipt is used or dropped.
+    /// Keeps the channel of awaited responses open until the receipt is used or dropped.
     _awaited: Option<mpsc::Sender<()>>,
 }
 

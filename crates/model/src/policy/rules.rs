@@ -43,9 +43,9 @@ pub enum WhenDark {
 /// When the simultaneous loss of many endpoints is delayed until it is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MassWithdrawal {
-    /// If more than this percentage of the cluster's ready endpoints is lost,
+    /// The percentage of the cluster's ready endpoints above which a loss is delayed.
     pub percent: u8,
-    /// and at least this number.
+    /// The minimum number of lost endpoints for a delay.
     pub at_least: usize,
     /// The delay; zero disables it.
     pub hold: Duration,
