@@ -1,4 +1,4 @@
-//! Gateways that ask again for a credential while their API server is in trouble.
+//! Gateways that request a credential again while their API server has a problem.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

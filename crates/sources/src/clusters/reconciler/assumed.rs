@@ -1,5 +1,5 @@
-//! Members of which nobody can say just now whether they still are: what was known of them before this process
-//! started counts until somebody can.
+//! Members that cannot be confirmed at present: their state from before the process started applies
+//! until the Secrets can be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use strait_base::codes;
 use strait_model::ClusterId;
 
 impl Reconciler {
-    /// Takes the Secrets of members that are known from before to be there, and unusable, where something
-    /// could not be read and they may be in it. Of those members what was last known counts.
+    /// Presumes that the Secrets of remembered members exist but are unusable, if something could
+    /// not be read that may contain them. The last known state of these members applies.
     pub(super) fn presume_unread(&mut self, place: &str) {
         let assumed = self.running.clusters.iter();
         let assumed = assumed.filter(|(_, cluster)| cluster.hold == Hold::Assumed);
@@ -42,7 +42,7 @@ impl Reconciler {
         }
     }
 
-    /// Takes the members to be those that are remembered, until the Secrets can be read.
+    /// Presumes that the remembered members exist until the Secrets can be read.
     pub(super) fn presume(&mut self) {
         self.presume_at = None;
         self.assumed = true;
@@ -54,7 +54,8 @@ impl Reconciler {
         }
     }
 
-    /// Takes up members whose Secret turned bad while nobody looked: of them what was last known counts.
+    /// Restores members whose Secret became invalid while no process was running, with their last
+    /// known state.
     pub(super) fn resume(&mut self) {
         for (id, remembered) in &self.remembered {
             let Some(cluster) = remembered.assumed() else { continue };

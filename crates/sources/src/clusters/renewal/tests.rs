@@ -1,4 +1,4 @@
-//! A token is renewed where its Secret is, against simulated API servers.
+//! Tests of token renewal in a Secret, with simulated API servers.
 
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ fn access(sim: &SimCluster, token: String) -> Access {
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_in_its_secret_when_half_of_its_life_is_over() {
+async fn token_is_renewed_in_its_secret_after_half_its_lifetime() {
     let hub = SimCluster::start("hub", Options::default()).await.expect("a hub");
     let remote = SimCluster::start("east", Options::default()).await.expect("a remote");
     let account = json!({
