@@ -7,7 +7,7 @@ use super::state::{JudgedMap, MapEvent, RootsState, RootsStatus};
 use strait_kube_client::{ApiError, NamespacedName, WatchEvent};
 use strait_model::RootBundle;
 
-/// A root that is valid for so many seconds from now on, as PEM and DER.
+/// Creates a root that is valid for this many seconds from now on, as PEM and DER.
 fn root(name: &str, seconds: i64) -> (String, Vec<u8>) {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -28,7 +28,7 @@ fn bundle(roots: &[&(String, Vec<u8>)]) -> RootBundle {
 }
 
 #[test]
-fn whose_roots_stand_in_a_config_map_decides_whether_it_is_written() {
+fn owner_of_the_roots_in_a_config_map_decides_whether_it_is_written() {
     let (a, b, foreign, ended) =
         (root("a", 1), root("b", 1), root("foreign", 1), root("ended", -1));
     let ours = bundle(&[&a, &b]);
@@ -50,7 +50,7 @@ fn whose_roots_stand_in_a_config_map_decides_whether_it_is_written() {
         assert_eq!(usual(text), RootsHeld::Lacking, "{why}");
     }
     assert_eq!(judge(RootsMap::Usual, None, None, &ours, now), RootsHeld::Lacking, "no such key");
-    // What we wrote ourselves is never another's: also not a root that was withdrawn since.
+    // Text written by Strait is never foreign, even with a root that was withdrawn since.
     let before = format!("{}{}{}", a.0, b.0, foreign.0);
     assert_eq!(judged(RootsMap::Usual, &before, None), RootsHeld::Ours);
     assert_eq!(judged(RootsMap::Usual, &before, Some(&digest(&before))), RootsHeld::Lacking);
@@ -78,7 +78,7 @@ fn due(state: &RootsState, now: Instant) -> Vec<String> {
 }
 
 #[test]
-fn every_namespace_is_given_the_roots_that_lacks_them_and_no_other() {
+fn roots_are_written_only_into_namespaces_that_lack_them() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["kube-node-lease", "kube-public", "kube-system", "pay", "shop"]));
@@ -96,7 +96,7 @@ fn every_namespace_is_given_the_roots_that_lacks_them_and_no_other() {
 }
 
 #[test]
-fn another_writers_roots_stay_and_ours_stand_beside_them() {
+fn another_writers_roots_stay_and_ours_are_in_the_second_config_map() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["pay", "shop"]));
@@ -116,14 +116,15 @@ fn another_writers_roots_stay_and_ours_stand_beside_them() {
         denied: None,
     };
     assert_eq!(state.status(now), expected);
-    // One that is there is kept up to date even when the other writer has gone: pods may mount it.
+    // An existing one is kept up to date even after the other writer's roots are gone: pods may
+    // mount it.
     state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsHeld::Ours)), now);
     state.take(RootsMap::Beside, WatchEvent::Applied(map("shop", RootsHeld::Lacking)), now);
     assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);
 }
 
 #[test]
-fn what_is_undone_again_and_again_is_left_for_a_while() {
+fn repeatedly_reverted_write_is_paused() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["shop"]));
@@ -144,7 +145,7 @@ fn what_is_undone_again_and_again_is_left_for_a_while() {
 }
 
 #[test]
-fn a_missing_right_is_told_until_it_is_there() {
+fn missing_permission_is_reported_until_it_is_granted() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["shop"]));

@@ -1,4 +1,4 @@
-//! Which namespaces belong to the mesh, which pods take traffic, which gateways are declared.
+//! Tests of the namespaces of the mesh, the readiness of pods, and declared gateways.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ fn pod(namespace: &str, status: Value) -> Arrives {
     Arrives::Pod(json!({"metadata": {"namespace": namespace, "name": "cart-0"}, "status": status}))
 }
 
-/// Those with the label `mesh: on`.
+/// Selects namespaces with the label `mesh: on`.
 fn filter() -> Arc<NamespaceFilter> {
     let labels = [("mesh".into(), "on".into())].into();
     let selector = LabelSelector { labels, ..LabelSelector::default() };
     Arc::new(NamespaceFilter { selectors: vec![selector] })
 }
 
-/// What was said of `shop`: its service, and its pod.
+/// Returns the reports about `shop`: its service and its pods.
 fn shop(contents: Option<Contents>) -> (Option<bool>, Option<usize>) {
     let contents = contents.unwrap_or_default();
     let service = contents.services.get("cart.shop.svc.cluster.local").map(Option::is_some);
@@ -71,7 +71,7 @@ fn namespaces_enter_and_leave_the_mesh_with_their_labels_and_with_the_filter() {
 }
 
 #[test]
-fn pods_with_an_address_that_take_no_traffic_are_told() {
+fn pods_with_an_address_that_receive_no_traffic_are_reported() {
     let mut index = index();
     let ready = |status: &str| {
         json!({"podIP": "10.0.0.1", "conditions": [
@@ -109,7 +109,7 @@ fn gateways(index: &mut KubeIndex, labels: Value, spec: Value) -> Vec<DeclaredGa
 }
 
 #[test]
-fn a_declared_gateway_has_the_listeners_that_pass_the_mesh_on_and_goes_with_its_label() {
+fn declared_gateway_has_the_passthrough_listeners_and_is_removed_with_its_label() {
     let mut index = index();
     let labels =
         json!({"topology.istio.io/network": "n2", "networking.istio.io/gatewayPort": "444"});
@@ -137,7 +137,7 @@ fn a_declared_gateway_has_the_listeners_that_pass_the_mesh_on_and_goes_with_its_
 }
 
 #[test]
-fn machines_are_kept_as_they_are_stored_and_go_with_a_list_without_them() {
+fn machines_are_stored_unchanged_and_removed_by_a_list_without_them() {
     let mut index = index();
     let form = |address: &str, version: &str| {
         json!({
