@@ -1,4 +1,5 @@
-//! The stream: connects, asks, answers, and begins again when it ends.
+//! The stream of an MCP client: connects, subscribes, acknowledges responses, and reconnects after
+//! its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -26,37 +27,40 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value};
 
-/// How long connecting and the handshake may take together.
+/// The time limit of connecting, including the TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// A connection that is quiet for so long is pinged. Dead peers are found by TCP's own probes long before.
+/// A connection that is quiet for this long is pinged. TCP keepalive detects dead peers long
+/// before.
 const PING_AFTER: Duration = Duration::from_secs(330);
-/// Servers of gRPC that aren't configured otherwise end connections that are pinged more often ("too many pings").
+/// gRPC servers with the default configuration close connections that are pinged more often ("too
+/// many pings").
 const PINGS_BORNE: Duration = Duration::from_secs(300);
 const _: () = assert!(PING_AFTER.as_secs() > PINGS_BORNE.as_secs());
-/// How long the answer to a ping may take.
+/// The time limit of the response to a ping.
 const PONG_LIMIT: Duration = Duration::from_secs(10);
-/// How long a server may take to answer each type; what it doesn't answer by then it doesn't serve.
+/// The time limit of the response for each type. Types without a response by then are not served.
 const ANSWER: Duration = Duration::from_secs(5);
-/// The most bytes of one answer.
+/// Maximum size of a response in bytes.
 const MESSAGE_MAX: usize = 64 << 20;
-/// Requests that wait to be sent: one for each type, and the reply to an answer. A full queue makes the reader wait,
-/// and with it the server.
+/// Capacity of the queue of requests: one for each type, and the reply to a response. A full queue
+/// makes the reader wait, and with it the server.
 pub(super) const REQUESTS: usize = 32;
 
-/// Why there is no stream, or no longer.
+/// Why there is no stream.
 #[derive(Debug)]
 struct McpStreamEnd {
     fact: String,
     code: &'static Code,
 }
 
-/// Follows a server until it is dropped. `known` is what it held before.
+/// Follows a server until dropped. `known` is its content from before.
 pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, known: Collection) {
     let mut state = McpState::knowing(&known);
     let mut facts = SourceFacts::starting("mcp", format!("xds://{}", server.address));
     facts.objects = known.len();
     let mut failures = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
-    // Whether anything has been passed on. Whoever takes it says that the source has been read.
+    // Whether any contents have been published. Their receiver then reports that the source has
+    // been read.
     let mut published = false;
     loop {
         let began = Instant::now();
@@ -95,7 +99,7 @@ async fn stream(
     let mut node = Some(node(&server.node));
     for mut request in state.begin() {
         request.node = node.take();
-        // There are fewer than fit.
+        // There are fewer requests than the capacity.
         let _ = requests.try_send(request);
     }
     let mut client =
@@ -140,7 +144,7 @@ async fn stream(
             if requests.send(*request).await.is_err() {
                 return unreachable("the server takes no requests any more".into());
             }
-            // A first stream is heard out; later ones change what is there already.
+            // The first stream must deliver all types; later ones update existing contents.
             *published |= settled || state.is_heard();
             if *published {
                 publish(state, facts, line);
@@ -159,7 +163,7 @@ fn publish(state: &McpState, facts: &mut SourceFacts, line: &StoreReporter) {
 
 fn node(node: &McpNode) -> core::Node {
     let McpNode { namespace, domain } = node;
-    // Istio's server serves objects, instead of Envoy's configuration, to those that ask so.
+    // Istio's server serves objects instead of Envoy configuration to clients with this setting.
     let generator = Value { kind: Some(value::Kind::StringValue("api".into())) };
     core::Node {
         id: format!("sidecar~127.0.0.1~strait.{namespace}~{namespace}.svc.{domain}"),
@@ -220,7 +224,7 @@ fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
         .keep_alive_while_idle(true))
 }
 
-/// A connection, plain or not.
+/// A connection, with or without TLS.
 trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
 
@@ -260,7 +264,7 @@ async fn tls_config(tls: &McpTls) -> Result<Arc<ClientConfig>, String> {
         Some((chain, key)) => {
             let chain = certificates(&read(chain).await?, chain)?;
             let parsed = PrivateKeyDer::from_pem_slice(&read(key).await?);
-            // Never says what is in it.
+            // Never quotes the content.
             let parsed =
                 parsed.map_err(|_| format!("{} holds no key that can be read", key.display()))?;
             builder

@@ -1,8 +1,8 @@
-//! The protocol: which types are subscribed to, what each answer makes of the objects held, and what is replied to it.
-//! Pure.
+//! The protocol: the subscribed types, the effects of each response on the stored objects, and the
+//! reply to it. Pure.
 //!
-//! Servers name a kind by different versions of its API, so each kind is asked for by those there are; an
-//! object that comes by two of them counts by the newer.
+//! Servers name a kind by different versions of its API, so each kind is requested in several
+//! versions. The newer version of an object that arrives in two versions applies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -15,25 +15,25 @@ use strait_model::{Collection, ObjectJson, ObjectKey};
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use strait_proto::envoy::google::rpc;
 
-/// Far more objects of a kind than any mesh has.
+/// Maximum number of objects of a kind, far more than in any mesh.
 const OBJECTS_MAX: usize = 200_000;
 /// gRPC's "invalid argument".
 const INVALID_ARGUMENT: i32 = 3;
-/// What of an answer is wrong is reported up to here; the rest is counted.
+/// Maximum number of reported errors of a response; the rest is counted.
 const TOLD: usize = 5;
 
-/// A type as it is subscribed to.
+/// A subscribed type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Type {
     kind: &'static StoreKind,
-    /// Its place in the versions of the kind.
+    /// Its index in the versions of the kind.
     version: usize,
 }
 
 impl Type {
     fn all() -> impl Iterator<Item = Self> {
         let versions = |kind: &'static StoreKind| {
-            // What is served as the middle one is served as the last as well.
+            // Servers that serve the middle version serve the last one as well.
             let served = kind.versions.len().checked_sub(1).filter(|last| *last != 0);
             [Some(0), served].into_iter().flatten().map(move |version| Self { kind, version })
         };
@@ -46,44 +46,44 @@ impl Type {
     }
 }
 
-/// What is known of the objects of one server.
+/// The known objects of one server.
 #[derive(Debug, Default)]
 pub(super) struct McpState {
     types: BTreeMap<Type, McpCollection>,
     guard: MassDeletionGuard<(Type, AnsweredObjects)>,
 }
 
-/// Of which objects of a type an answer must have most.
+/// A set of objects of which a response must contain most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AnsweredObjects {
     All,
-    /// Policies that restrict: few, beside those that let in.
+    /// Restrictive policies: few, compared with policies that allow.
     Restricting,
 }
 
-/// What becomes of an answer.
+/// The result of a response.
 #[derive(Debug)]
 pub(super) enum McpOutcome {
-    /// It is of a type that wasn't asked for.
+    /// The type was not requested.
     Not,
-    /// It was taken as far as it can be; this is to be replied to it.
+    /// Accepted as far as possible, with the reply to send.
     Yes(Box<DiscoveryRequest>),
-    /// It lacks most of what is held, which stays. A new stream is to ask for all again.
+    /// It lacks most of the stored objects, which stay. A new stream must request everything again.
     Doubtful(String),
 }
 
 #[derive(Debug, Default)]
 struct McpCollection {
-    /// Whether this stream has answered.
+    /// Whether this stream has received a response.
     heard: bool,
-    /// The version last accepted whole on this stream.
+    /// The last version that was accepted completely on this stream.
     accepted: String,
     objects: BTreeMap<ObjectKey, ObjectJson>,
     invalid: Vec<String>,
 }
 
 impl McpCollection {
-    /// What an answer with these objects has of those that are held and meant.
+    /// Returns the part of the stored objects in a set that a response with these keys contains.
     fn part<K>(
         &self,
         of: K,
@@ -98,7 +98,7 @@ impl McpCollection {
 }
 
 impl McpState {
-    /// A state in which these are held, of a server that has not been heard since.
+    /// Creates a state with known objects, of a server without any response since.
     pub(super) fn knowing(objects: &Collection) -> Self {
         let mut types: BTreeMap<Type, McpCollection> = BTreeMap::new();
         for (key, object) in objects.iter() {
@@ -110,7 +110,8 @@ impl McpState {
         Self { types, guard: MassDeletionGuard::default() }
     }
 
-    /// A stream begins: what to ask for. What is held stays until its type is answered.
+    /// Starts a stream. Returns the requests. Stored objects stay until there is a response for
+    /// their type.
     pub(super) fn begin(&mut self) -> Vec<DiscoveryRequest> {
         let requests = Type::all().map(|kind| {
             let held = self.types.entry(kind).or_default();
@@ -121,12 +122,12 @@ impl McpState {
         requests.collect()
     }
 
-    /// How many answers were not believed at first.
+    /// Returns the number of doubtful responses.
     pub(super) fn doubts(&self) -> u64 {
         self.guard.doubted()
     }
 
-    /// Takes an answer in. It is accepted, or refused with what is wrong.
+    /// Processes a response. It is accepted, or rejected with the errors.
     pub(super) fn answer(&mut self, response: &DiscoveryResponse, now: Instant) -> McpOutcome {
         let Some(asked) = Type::all().find(|one| one.url() == response.type_url) else {
             return McpOutcome::Not;
@@ -149,8 +150,8 @@ impl McpState {
                     Err(fault) => bad.push(fault),
                 }
             }
-            // What an object was before stays; where not even its name is known, all that is missing may
-            // be it.
+            // The previous version of an object stays. If not even the name is known, any missing
+            // object may be it.
             let nameless = bad.iter().any(|bad| bad.key.is_none());
             let faulty: BTreeSet<_> = bad.iter().filter_map(|bad| bad.key.as_ref()).collect();
             for (key, before) in &held.objects {
@@ -202,14 +203,14 @@ impl McpState {
         }))
     }
 
-    /// Whether each kind has been answered on this stream, by one of its versions at least.
+    /// Whether each kind has received a response on this stream, in at least one version.
     pub(super) fn is_heard(&self) -> bool {
         let heard = |kind| self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
         kinds::of_mcp().all(heard)
     }
 
-    /// The time to answer is over: a version that wasn't answered on this stream, while another of its kind
-    /// was, is no longer served.
+    /// Ends the time for responses: a version without a response on this stream is no longer served
+    /// if there was a response for another version of its kind.
     pub(super) fn settle(&mut self) {
         for kind in kinds::of_mcp() {
             let heard = self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
@@ -221,7 +222,7 @@ impl McpState {
         }
     }
 
-    /// All objects; of one that came by two versions the newer counts.
+    /// Returns all objects; the newer of two versions applies.
     pub(super) fn objects(&self) -> Collection {
         let mut all = Collection::default();
         for held in self.types.values().rev() {
@@ -232,7 +233,7 @@ impl McpState {
         all
     }
 
-    /// What of the last answers is not used.
+    /// Returns the unused parts of the last responses.
     pub(super) fn warnings(&self) -> Vec<String> {
         let invalid = self.types.values().flat_map(|held| held.invalid.iter().cloned());
         invalid.take(WARNINGS_MAX).collect()
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_whole_and_what_is_not_in_it_has_gone() {
+    fn response_is_complete_and_missing_objects_are_deleted() {
         let mut state = McpState::default();
         let asked: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
         assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_object_costs_only_itself_and_is_refused_by_name() {
+    fn invalid_object_does_not_affect_others_and_is_rejected_by_name() {
         let mut state = McpState::default();
         state.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_stays_until_a_new_stream_has_answered() {
+    fn stored_objects_stay_until_the_response_of_a_new_stream() {
         let mut state = McpState::default();
         state.begin();
         state.take(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "a.example")]));
@@ -383,7 +384,7 @@ mod tests {
         assert!(again.iter().all(|one| one.version_info.is_empty()), "all is asked for anew");
         assert!(!state.is_heard());
         assert_eq!(hosts(&state), ["a.example"]);
-        // The new server knows an older version of the kind only.
+        // The new server supports only an older version of the kind.
         state.take(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/b", "b.example")]));
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         state.settle();
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_from_before_is_what_an_object_was() {
+    fn remembered_version_of_an_invalid_object_stays() {
         let mut first = McpState::default();
         first.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_versions_of_an_object_the_newer_counts() {
+    fn newer_of_two_versions_of_an_object_applies() {
         let mut state = McpState::default();
         state.begin();
         state.take(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/a", "old.example")]));
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_most_of_the_policies_that_restrict_is_asked_again() {
+    fn response_without_most_restrictive_policies_is_requested_again() {
         let mut state = McpState::default();
         state.begin();
         let answer = |denying: &[&str]| {
@@ -444,13 +445,13 @@ mod tests {
         state.begin();
         assert!(matches!(state.answer(&answer(&[]), start + ASK_AGAIN), McpOutcome::Yes(_)));
         assert_eq!(state.objects().len(), 9);
-        // One alone is a deletion.
+        // The loss of a single one is a deletion.
         state.take(&answer(&["shop/deny-a"]));
         state.take(&answer(&[]));
     }
 
     #[test]
-    fn an_answer_without_most_of_what_was_held_counts_when_the_next_stream_has_the_same() {
+    fn response_without_most_objects_applies_when_the_next_stream_confirms_it() {
         let mut state = McpState::default();
         state.begin();
         let one = || vec![entry("shop/a", "a.example")];
