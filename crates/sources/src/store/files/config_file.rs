@@ -67,8 +67,8 @@ impl ConfigFile {
     }
 
     /// Applies a content of which only these objects can be read. Earlier objects that it lacks
-    /// stay. If the file was valid once, earlier versions of changed objects stay too, because half
-    /// of an edit must not apply.
+    /// stay. If the file was valid once, changed objects keep their earlier versions and new ones
+    /// are ignored, because half of an edit must not apply.
     pub(super) fn take_bad(&mut self, good: Vec<(ObjectId, StoreObject)>) {
         let mut before = std::mem::take(&mut self.objects);
         before.append(&mut self.earlier);
