@@ -263,7 +263,7 @@ fn annotations_change_without_a_new_connection() {
 /// every key of every Secret either holds its ID or is shown with a reason; an ID with a usable key
 /// is always held, by the Secret that a fresh start would choose unless a holder became invalid.
 #[test]
-fn random_histories_never_lose_a_cluster_or_hold_it_twice() {
+fn random_changes_never_lose_a_cluster_or_hold_it_twice() {
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut world = World::new();
