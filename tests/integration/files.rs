@@ -123,7 +123,10 @@ async fn broken_file_at_a_restart_removes_no_policy_and_no_route() {
         assert!(told.starts_with("mesh.yaml, document 1, line "), "{told}");
         assert!(told.ends_with("what it said before is in force"), "{told}");
         let checked = server.strait(&["check"]).await;
-        assert!(text(&checked).contains("what else it held before (3 objects) is kept"), "{round}");
+        assert!(
+            text(&checked).contains("other objects that it contained before (3) stay in use"),
+            "{round}"
+        );
         let url = "http://cart.shop.svc.cluster.local/old";
         let routed = server.strait(&["explain", "route", "client.shop", "GET", url]).await;
         assert!(text(&routed).contains("410"), "{round}: {}", text(&routed));

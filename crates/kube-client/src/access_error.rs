@@ -19,7 +19,7 @@ pub enum AccessError {
         objection: Special,
     },
     /// The CA contains no certificate.
-    #[error("the CA holds no PEM certificate that can be read")]
+    #[error("the CA contains no readable PEM certificate")]
     Ca,
     /// The token, user name, certificate or key cannot be used. Never contains its value.
     #[error("the {0} can't be used")]

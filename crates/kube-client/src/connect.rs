@@ -246,7 +246,7 @@ impl Tls {
         let name: Arc<dyn ResolveServerName + Send + Sync> = match &config.tls_server_name {
             Some(name) => {
                 let name = ServerName::try_from(name.clone()).map_err(|_| {
-                    AccessError::Tls(format!("tls-server-name {name:?} is no name"))
+                    AccessError::Tls(format!("tls-server-name {name:?} is not a valid name"))
                 })?;
                 Arc::new(FixedServerNameResolver::new(name))
             }

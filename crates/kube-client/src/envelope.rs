@@ -82,7 +82,7 @@ impl<T> WatchLine<T> {
                 }
             }
             "ERROR" => status()?,
-            other => return Err(format!("{:?} is no type of event", one_line(other))),
+            other => return Err(format!("{:?} is not a type of event", one_line(other))),
         })
     }
 
@@ -105,7 +105,10 @@ pub(super) fn keep<'a, K: ObjectKind>(
 ) -> Result<(K::Kept, String), InvalidField> {
     let identity = form.identity();
     if !identity.makes_sense() {
-        return Err(InvalidField { key: None, reason: "its name or namespace is no name".into() });
+        return Err(InvalidField {
+            key: None,
+            reason: "its name or namespace is not valid".into(),
+        });
     }
     let version = identity.version.to_owned();
     Ok((kind.keep(form), version))

@@ -22,7 +22,7 @@ pub enum ApiError {
     #[error("{0}")]
     Unreachable(String),
     /// The server accepted the request and sent nothing for this long.
-    #[error("no answer to {request} within {} s", .limit.as_secs())]
+    #[error("no response to {request} within {} s", .limit.as_secs())]
     Silent {
         /// The request.
         request: String,
@@ -30,7 +30,7 @@ pub enum ApiError {
         limit: Duration,
     },
     /// The connection or the response was interrupted.
-    #[error("the answer to {request} broke off: {fact}")]
+    #[error("the response to {request} was interrupted: {fact}")]
     Broken {
         /// The request.
         request: String,
@@ -47,10 +47,10 @@ pub enum ApiError {
     #[error("not found: {0}")]
     NotFound(String),
     /// The requested version or continuation has expired (410).
-    #[error("the version asked for has expired: {0}")]
+    #[error("the requested version has expired: {0}")]
     Gone(String),
     /// The server has not reached the requested version: it was restored, or lags behind.
-    #[error("the version asked for is not reached yet: {0}")]
+    #[error("the requested version is not reached yet: {0}")]
     VersionAhead(String),
     /// The server throttles requests (429).
     #[error("too many requests")]
@@ -99,7 +99,7 @@ impl ApiError {
             400..=499 => Self::Rejected(ApiStatus { code, message }),
             500..=599 => Self::Server(ApiStatus { code, message }),
             300..=399 => Self::Misbehaving(format!("status {code}: redirects are not followed")),
-            _ => Self::Misbehaving(format!("status {code} makes no sense here: {message}")),
+            _ => Self::Misbehaving(format!("unexpected status {code}: {message}")),
         }
     }
 
@@ -167,7 +167,7 @@ fn of_tls(error: &rustls::Error) -> ApiError {
             Bad::Other(other)
                 if find::<webpki::Error>(other) == Some(&webpki::Error::CaUsedAsEndEntity) =>
             {
-                "its certificate is a CA's own, and not one of those given as its CA".to_owned()
+                "its certificate is a CA certificate that is not among the given CAs".to_owned()
             }
             Bad::UnsupportedSignatureAlgorithmContext { .. }
             | Bad::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {

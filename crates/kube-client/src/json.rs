@@ -169,7 +169,9 @@ impl JsonList {
                 JsonListPosition::Envelope | JsonListPosition::Items => {
                     self.envelope_byte(byte);
                     if self.envelope.len() > ENVELOPE_BYTES_MAX {
-                        return Err(CutError::Malformed("it has more to say than objects".into()));
+                        return Err(CutError::Malformed(
+                            "its data besides the objects is too large".into(),
+                        ));
                     }
                 }
                 JsonListPosition::Between => match byte {
@@ -283,7 +285,7 @@ impl JsonList {
         let envelope: Envelope<'_> =
             serde_json::from_slice(&self.envelope).map_err(|error| error.to_string())?;
         if !envelope.items.is_empty() {
-            return Err("its items are in no known place".into());
+            return Err("its items are at an unexpected position".into());
         }
         let Metadata { resource_version, next } = envelope.metadata;
         Ok(ListEnd {

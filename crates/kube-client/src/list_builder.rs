@@ -49,7 +49,7 @@ impl<K: ObjectKind> ListBuilder<K> {
         if self.objects.len() + self.invalid.len() > limits.objects {
             Some((limits.objects, "objects"))
         } else if self.gone.len() > limits.objects {
-            Some((limits.objects, "objects that have gone"))
+            Some((limits.objects, "deleted objects"))
         } else if self.pages > limits.pages {
             Some((limits.pages, "pages"))
         } else {
@@ -196,6 +196,6 @@ mod tests {
         gathered.forget(key(&"c".repeat(254)));
         assert_eq!(gathered.excess(&limits), None, "too long for a name");
         gathered.forget(key("c"));
-        assert_eq!(gathered.excess(&limits), Some((2, "objects that have gone")));
+        assert_eq!(gathered.excess(&limits), Some((2, "deleted objects")));
     }
 }

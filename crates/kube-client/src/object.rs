@@ -440,7 +440,7 @@ pub trait OwnedObject: DeserializeOwned + Send + 'static {
 
 impl<'a, T: OwnedObject> Form<'a> for T {
     fn of_protobuf(_: &'a [u8]) -> Result<Self, MalformedMessage> {
-        Err(MalformedMessage("nobody asked for it"))
+        Err(MalformedMessage("protobuf was not requested"))
     }
 
     fn identity(&self) -> Identity<'_> {

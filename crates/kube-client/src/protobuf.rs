@@ -66,13 +66,13 @@ pub(super) fn status_message(bytes: &[u8]) -> Option<String> {
 
 /// Removes the wrapper.
 fn unwrap(bytes: &[u8]) -> Result<Unknown<'_>, String> {
-    let wrapped = bytes.strip_prefix(MAGIC).ok_or("it does not begin as Kubernetes' protobuf")?;
+    let wrapped = bytes.strip_prefix(MAGIC).ok_or("it does not begin like Kubernetes protobuf")?;
     let mut unknown = Unknown::default();
     unknown.merge(wrapped).map_err(|error| error.to_string())?;
     if unknown.encoding.is_empty() {
         Ok(unknown)
     } else {
-        Err("it has an encoding, which nobody asked for".into())
+        Err("it has a content encoding, which was not requested".into())
     }
 }
 
@@ -275,7 +275,7 @@ impl ProtobufList {
             if let ListPosition::Magic = self.place {
                 let Some(magic) = self.buffer.first_chunk::<4>() else { return Ok(None) };
                 if magic != MAGIC {
-                    return malformed("it does not begin as Kubernetes' protobuf");
+                    return malformed("it does not begin like Kubernetes protobuf");
                 }
                 self.buffer.advance(MAGIC.len());
                 self.place = ListPosition::Wrapper;
@@ -337,7 +337,7 @@ impl ProtobufList {
                 self.is_list = kind.kind.ends_with("List");
             }
             (ListPosition::Wrapper, 3) if !bytes.is_empty() => {
-                return Err(MalformedMessage("it has an encoding, which nobody asked for"));
+                return Err(MalformedMessage("it has a content encoding, which was not requested"));
             }
             _ => {}
         }
@@ -347,7 +347,7 @@ impl ProtobufList {
     /// Returns the list's own metadata, after everything has been received.
     pub(super) fn end(self) -> Result<ListEnd, String> {
         if !self.is_list {
-            return Err("it is no list".into());
+            return Err("it is not a list".into());
         }
         let whole = matches!(self.place, ListPosition::Wrapper | ListPosition::List { left: 0 });
         if !whole || !self.buffer.is_empty() {
@@ -378,7 +378,7 @@ fn head(bytes: &[u8]) -> Result<Option<FieldHead>, CutError> {
     match kind {
         2 => Ok(Some(FieldHead { number, length: first + second, value })),
         0 if number > 2 => Ok(Some(FieldHead { number, length: first + second, value: 0 })),
-        _ => malformed("a field of a type that no list has"),
+        _ => malformed("a field of a type that is not valid in a list"),
     }
 }
 

@@ -138,10 +138,10 @@ impl ApiClient {
             }
             None => Bytes::new(),
         };
-        let request = self
-            .uri(path)
-            .and_then(|uri| request.uri(uri).body(Full::new(bytes)))
-            .map_err(|error| ApiError::Misbehaving(format!("{plain_path} is no path: {error}")))?;
+        let request =
+            self.uri(path).and_then(|uri| request.uri(uri).body(Full::new(bytes))).map_err(
+                |error| ApiError::Misbehaving(format!("{plain_path} is not a path: {error}")),
+            )?;
 
         // Boxed, so that a watch does not keep the memory of the request.
         let exchange = Box::pin(self.exchange(request));
@@ -196,7 +196,7 @@ impl OpenResponse {
         if let Some(coding) = head.headers.get(CONTENT_ENCODING).filter(|one| **one != "identity") {
             let coding = super::error::one_line(&String::from_utf8_lossy(coding.as_bytes()));
             return Err(ApiError::Misbehaving(format!(
-                "the answer to {} is compressed ({coding}), which was not asked for",
+                "the response to {} is compressed ({coding}), which was not requested",
                 answer.request
             )));
         }
@@ -210,7 +210,7 @@ impl OpenResponse {
         if encoding.is_none_or(|encoding| encoding != Encoding::Json && encoding != best) {
             let content_type = super::error::one_line(&String::from_utf8_lossy(content_type));
             return Err(ApiError::Misbehaving(format!(
-                "the answer to {} is {content_type:?} in place of {JSON}",
+                "the response to {} is {content_type:?} instead of {JSON}",
                 answer.request
             )));
         }
@@ -242,7 +242,7 @@ impl OpenResponse {
         while let Some(piece) = self.piece(SILENCE_LIMIT).await? {
             if whole.len() + piece.len() > bytes_max {
                 return Err(ApiError::Misbehaving(format!(
-                    "the answer to {} is longer than {} MiB",
+                    "the response to {} is longer than {} MiB",
                     self.request,
                     bytes_max >> 20
                 )));

@@ -286,7 +286,7 @@ async fn watch_restarts_if_the_server_returned_while_the_reader_was_busy() {
     assert_eq!(told(&mut events).await, "answered");
     assert_eq!(told(&mut events).await, "restarted ");
     let failed = told(&mut events).await;
-    assert!(failed.ends_with("the server was away meanwhile"), "{failed}");
+    assert!(failed.ends_with("the server was unreachable in the meantime"), "{failed}");
     assert_eq!(told(&mut events).await, "answered");
     reads_on(&sim, &mut events).await;
 }

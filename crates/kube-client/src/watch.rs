@@ -391,7 +391,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
                 piece = answer.piece(silence) => piece,
                 // A connection that was open while the server was unreachable may be dead.
                 Ok(()) = self.revived.changed() => {
-                    Err(self.broken("the server was away meanwhile"))
+                    Err(self.broken("the server was unreachable in the meantime"))
                 }
                 () = self.again.wanted(), if !initial => {
                     self.state.start_over();
@@ -534,7 +534,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         }
         let Some((limit, what)) = self.list.excess(&self.limits) else { return Ok(()) };
         Err(ApiError::OverBudget(format!(
-            "its list of {} has more than {limit} {what}, the most that is read",
+            "its list of {} has more than {limit} {what}, which is the limit",
             self.selection.plural
         )))
     }
@@ -584,7 +584,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> Sink<'_, K, E> {
 /// Returns the error for all kinds together exceeding the limit.
 fn over_memory(limit: usize, plural: &str) -> ApiError {
     ApiError::OverBudget(format!(
-        "all that is held of it, with what has come of its {plural}, takes more than {limit} bytes, the most that it may"
+        "all of its data, including the received {plural}, takes more than {limit} bytes, which is the limit"
     ))
 }
 

@@ -69,7 +69,7 @@ impl<'a> FieldValue<'a> {
         match self {
             // Two's complement, as protobuf encodes negative numbers.
             Self::Number(number) => Ok(number.cast_signed()),
-            _ => Err(MalformedMessage("a field that should be a number is none")),
+            _ => Err(MalformedMessage("a field that should be a number is not one")),
         }
     }
 
@@ -189,7 +189,7 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, FieldValue<'a>), Malforme
         }
         5 => take(rest, 4).map(|_| FieldValue::Fixed)?,
         // Groups are older than Kubernetes.
-        _ => return Err(MalformedMessage("a field of no known type")),
+        _ => return Err(MalformedMessage("a field of an unknown type")),
     };
     Ok((number, value))
 }

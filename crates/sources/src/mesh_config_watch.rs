@@ -174,7 +174,7 @@ impl MeshWatcher {
         for DefaultProviderFault { path, text } in faults {
             if *faults != self.config.value.default_provider_faults {
                 let code = codes::MESH_DEFAULT_PROVIDER.id;
-                warn!(%source, %path, code, "a default provider leads nowhere: {text}");
+                warn!(%source, %path, code, "a default provider is not usable: {text}");
             }
         }
         if !Arc::ptr_eq(&next.value, &self.config.value) {
@@ -229,8 +229,7 @@ impl MeshWatcher {
                         problem: &UnusableText| SourceProblem {
             code,
             text: format!(
-                "{what} from {} is not used: {problem}. What was read before stays in force. \
-                 Correct it; it is read again by itself.",
+                "{what} from {} is not used: {problem}. The previous version stays active. Fix it; it is read again automatically.",
                 source.describe(key)
             ),
         };
@@ -251,7 +250,7 @@ impl MeshWatcher {
         problems.extend(self.networks.value.conflicts().iter().map(|fact| SourceProblem {
             code: "STR0411",
             text: format!(
-                "mesh networks from {}: {fact}. All else in it is in force. Correct that claim.",
+                "mesh networks from {}: {fact}. Everything else in it is active. Fix this entry.",
                 source.describe(NETWORKS_KEY)
             ),
         }));
@@ -344,7 +343,7 @@ impl FileInput {
             let _ = sender.try_send(());
         });
         if let Err(error) = &watcher {
-            info!(path = %path.display(), %error, "file is polled, as it can't be watched");
+            info!(path = %path.display(), %error, "cannot watch the file; polling it");
         }
         let mut tick = interval(POLL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

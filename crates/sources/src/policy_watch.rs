@@ -112,7 +112,7 @@ impl PolicyWatcher {
             }
             Err(fact) => {
                 let code = &codes::POLICY;
-                warn!(%path, %code, %fact, "policy not used; the last good one stays in force");
+                warn!(%path, %code, %fact, "policy not used; the last valid one stays active");
                 self.problem.send_replace(Some(format!("{path}: {fact}")));
             }
         }

@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandR
         return args.wait.follow(&id, &Goal::Mode(mode)).await;
     }
     let means = match mode {
-        Some("drain") => "no proxy is given its endpoints; it is still watched",
+        Some("drain") => "no proxy receives its endpoints; it is still watched",
         Some(_) => "it stays as it is now, whatever happens there; its API server is not called",
         None => "its endpoints are given to proxies as they come and go",
     };

@@ -127,7 +127,10 @@ impl CallerRegistry for MemberCallers {
 }
 
 fn of_outside_refused(flaw: &dyn std::fmt::Display) -> CallerRefusal {
-    CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, format!("of --token-issuer: {flaw}"))
+    CallerRefusal::unauthenticated(
+        &codes::TOKEN_REFUSED,
+        format!("token of --token-issuer: {flaw}"),
+    )
 }
 
 /// The result of checking a token with a member's keys.
@@ -149,11 +152,11 @@ impl MemberCallers {
         let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
         let known = Arc::clone(&self.config.known.borrow());
         let Some(trust_domain) = known.trust_domain(cluster) else {
-            let reason = format!("clusterid {:?} names no member", cluster.as_str());
+            let reason = format!("clusterid {:?} is not a member cluster", cluster.as_str());
             return Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason));
         };
         let refused = |flaw: TokenFlaw| {
-            let reason = format!("of cluster {cluster}: {flaw}");
+            let reason = format!("token of cluster {cluster}: {flaw}");
             CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
         };
         let now = SystemTime::now();
@@ -180,8 +183,8 @@ impl MemberCallers {
         let unknown = match self.offline(cluster, &signed, keys.as_deref()).map_err(refused)? {
             OfflineVerdict::Proven(claims) => match &claims.pod {
                 Some(pod) if self.config.pods.has_pod(cluster, &id, pod) => None,
-                Some(_) => Some("its pod is not known here"),
-                None => Some("it is bound to no pod"),
+                Some(_) => Some("its pod is unknown"),
+                None => Some("it is not bound to a pod"),
             },
             OfflineVerdict::Unknown(why) => Some(why),
         };
@@ -193,7 +196,7 @@ impl MemberCallers {
             let client = self.config.clients.borrow().get(cluster).cloned();
             let client = client.ok_or_else(|| {
                 CallerRefusal::unchecked(format!(
-                    "{why}, and the API server of {cluster} can't be asked"
+                    "{why}, and the API server of {cluster} cannot be contacted now"
                 ))
             })?;
             let audiences = &self.config.audiences;
@@ -237,7 +240,7 @@ impl MemberCallers {
         let id = id.map_err(|error| refused(&error))?;
         if !outside.namespaces.contains(&claims.namespace) {
             let reason = format!(
-                "{id}: --token-issuer may issue tokens for namespaces {} alone (--token-namespace)",
+                "{id}: --token-issuer may issue tokens only for namespaces {} (--token-namespace)",
                 outside.namespaces.join(", ")
             );
             let (kind, code) = (RefusalKind::Denied, &codes::NOT_VOUCHED);
@@ -318,7 +321,7 @@ impl MemberCallers {
             None if known.clusters.get(cluster).is_some_and(|one| one.config) => Ok(()),
             None => match self.config.pods.root_namespace() {
                 None => Err(CallerRefusal::unchecked(
-                    "the mesh config is not known yet, nor which is its root namespace".to_owned(),
+                    "the mesh config and its root namespace are not known yet".to_owned(),
                 )),
                 Some(root)
                     if ![&root, &self.config.system_namespace]

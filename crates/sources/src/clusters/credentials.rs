@@ -74,7 +74,7 @@ impl MemberCredentials {
     #[must_use]
     pub fn keeping_in(self, file: PathBuf) -> Self {
         let kept = kept::read(&file).unwrap_or_else(|error| {
-            warn!(path = %file.display(), %error, "stored secrets of gateways can't be read");
+            warn!(path = %file.display(), %error, "cannot read the stored gateway credentials");
             Vec::new()
         });
         let changes = {
@@ -100,7 +100,8 @@ impl CredentialRegistry for MemberCredentials {
             return state.subscribe();
         }
         if followed.len() >= FOLLOWED_MAX {
-            let fact = format!("{FOLLOWED_MAX} Secrets are read for gateways already, and no more");
+            let fact =
+                format!("{FOLLOWED_MAX} Secrets are already read for gateways, which is the limit");
             return watch::channel(nothing(&codes::SECRET_UNREADABLE, fact)).1;
         }
         // Not settled: without a read, it is sent only after the API server could not be reached.
@@ -182,7 +183,7 @@ impl CredentialFollower {
                         let cluster = &self.key.0;
                         self.trouble(
                             &codes::SECRET_UNREADABLE,
-                            format!("the API server of {cluster} can't be asked now"),
+                            format!("the API server of {cluster} cannot be contacted now"),
                         );
                         pending::<()>().await;
                     }
@@ -347,7 +348,7 @@ impl CredentialFollower {
                 Some(CredentialTrouble { code, fact }) => {
                     warn!(code = code.id, %cluster, %account, secret = %name, "{fact}");
                 }
-                None => info!(%cluster, %account, secret = %name, "a gateway's secret is read"),
+                None => info!(%cluster, %account, secret = %name, "read the gateway's Secret"),
             }
         }
         self.state.send_if_modified(|held| {

@@ -67,15 +67,15 @@ pub async fn run(
             match write(&access, &namespace, &event).await {
                 Ok(()) => {}
                 Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
-                    debug!(%error, "events may not be written");
+                    debug!(%error, "no permission to write events");
                     rest = REST;
                 }
                 // The API server does not accept the event.
                 Err(error @ (ApiError::NotFound(_) | ApiError::Rejected(_))) => {
-                    debug!(%error, cluster = key.0.1, "an event was not written");
+                    debug!(%error, cluster = key.0.1, "event not written");
                 }
                 Err(error) => {
-                    debug!(%error, "events can't be written now");
+                    debug!(%error, "cannot write events; they will be retried");
                     rest = PAUSE;
                 }
             }
@@ -167,7 +167,7 @@ impl EventHistory {
             self.last.keys().filter(|key| !there.contains(*key)).cloned().collect();
         for gone in gone {
             self.last.remove(&gone);
-            let message = format!("cluster {} is no member any more", gone.1);
+            let message = format!("cluster {} is no longer a member", gone.1);
             let news = News { reason: "removed", warning: false, message };
             self.due.insert((gone, Topic::State), news);
         }
@@ -182,7 +182,7 @@ impl EventHistory {
             if before.get(&key) != Some(&token.expires) {
                 let code = &codes::CREDENTIAL_ENDS;
                 let message = format!(
-                    "{code}: the token of cluster {} ends at {} ({})",
+                    "{code}: the token of cluster {} expires at {} ({})",
                     status.id,
                     token.expires,
                     code.next_for(Some(&status.id))

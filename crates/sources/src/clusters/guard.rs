@@ -55,7 +55,7 @@ impl LossNotice {
         let Self { lost, of, until } = self;
         let left = until.saturating_duration_since(now).as_secs_f64().ceil();
         format!(
-            "{lost} of {of} ready endpoints have gone at once; they go in {left} s unless they are back"
+            "{lost} of {of} ready endpoints disappeared at once; they are withdrawn in {left} s unless they return"
         )
     }
 }

@@ -95,11 +95,7 @@ pub fn parse(
     let server = cluster.server()?;
     check_server(&server, loopback, &cluster.path)?;
     let uri = server.url.parse().map_err(|_| {
-        KubeconfigRefusal::new(
-            &codes::SERVER_URL,
-            cluster.field("server"),
-            "is not a URL we can use",
-        )
+        KubeconfigRefusal::new(&codes::SERVER_URL, cluster.field("server"), "is not a usable URL")
     })?;
     Ok(Access {
         server: uri,
@@ -197,7 +193,7 @@ fn text_of(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
             }
             _ => continue,
         };
-        let fact = format!("line {line} holds {fact}");
+        let fact = format!("line {line} contains {fact}");
         return Err(KubeconfigRefusal::new(&codes::YAML_TRICK, "", fact));
     }
     Ok(text)
@@ -237,23 +233,23 @@ fn refusal_of(error: &serde_saphyr::Error) -> KubeconfigRefusal {
         |fact: String| KubeconfigRefusal::new(&codes::KUBECONFIG_TOO_LARGE, at.clone(), fact);
     match error.without_snippet() {
         E::Budget { breach, .. } => match breach {
-            B::Aliases { .. } => trick("holds an alias"),
-            B::Anchors { .. } => trick("holds an anchor"),
-            B::MergeKeys { .. } => trick("holds a merge key"),
+            B::Aliases { .. } => trick("contains an alias"),
+            B::Anchors { .. } => trick("contains an anchor"),
+            B::MergeKeys { .. } => trick("contains a merge key"),
             B::Documents { .. } => trick("begins another document"),
             B::Depth { .. } => large(format!("is nested more than {DEPTH_MAX} deep")),
-            _ => large(format!("is past the {NODES_MAX} values that are read")),
+            _ => large(format!("exceeds the limit of {NODES_MAX} values")),
         },
         E::UnknownAnchor { .. }
         | E::AliasError { .. }
         | E::AliasReplayLimitExceeded { .. }
-        | E::RecursiveReferencesRequireWeakTypes { .. } => trick("holds an alias"),
+        | E::RecursiveReferencesRequireWeakTypes { .. } => trick("contains an alias"),
         E::MergeKeyNotAllowed { .. } | E::MergeValueNotMapOrSeqOfMaps { .. } => {
-            trick("holds a merge key")
+            trick("contains a merge key")
         }
         E::MultipleDocuments { .. } => trick("begins another document"),
         E::DuplicateMappingKey { .. } => trick("repeats a key"),
-        E::UnsupportedTag { .. } => trick("holds a tag"),
+        E::UnsupportedTag { .. } => trick("contains a tag"),
         _ => KubeconfigRefusal::new(&codes::KUBECONFIG_UNREADABLE, at, "is neither YAML nor JSON"),
     }
 }
@@ -365,7 +361,7 @@ impl Faults {
             }
             other if other.starts_with("impersonate") => &codes::IMPERSONATES,
             "proxyurl" => &codes::USES_PROXY,
-            _ => return self.add(&codes::UNKNOWN_FIELD, field, "is not a field we know"),
+            _ => return self.add(&codes::UNKNOWN_FIELD, field, "is not a known field"),
         };
         self.must_be_absent(value, field, code);
     }
@@ -412,7 +408,7 @@ impl<'a> KubeconfigFile<'a> {
         let context = match (wanted.or(self.current), self.contexts.as_slice()) {
             (Some(name), contexts) => {
                 contexts.iter().find(|context| context.name == name).ok_or_else(|| {
-                    unclear("current-context", format!("names {name:?}, which is not there"))
+                    unclear("current-context", format!("names {name:?}, which does not exist"))
                 })?
             }
             (None, [only]) => only,
@@ -427,12 +423,12 @@ impl<'a> KubeconfigFile<'a> {
             .cluster
             .ok_or_else(|| unclear(&field("cluster"), "names no cluster".to_owned()))?;
         let cluster = self.clusters.iter().find(|c| c.name == name).ok_or_else(|| {
-            unclear(&field("cluster"), format!("names {name:?}, which is not there"))
+            unclear(&field("cluster"), format!("names {name:?}, which does not exist"))
         })?;
         let user = match context.user {
             None => None,
             Some(name) => Some(self.users.iter().find(|u| u.name == name).ok_or_else(|| {
-                unclear(&field("user"), format!("names {name:?}, which is not there"))
+                unclear(&field("user"), format!("names {name:?}, which does not exist"))
             })?),
         };
         Ok((&cluster.entry, user.map(|user| &user.entry)))
@@ -563,7 +559,7 @@ impl KubeconfigCluster<'_> {
         let pem = decode(data, &field)?;
         // Unreadable blocks next to a valid one are reported once the cluster is read.
         if CaBundle::read(&pem).certificates.is_empty() {
-            let fact = "holds no certificate in PEM that can be read";
+            let fact = "contains no readable PEM certificate";
             return Err(KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field, fact));
         }
         Ok(Some(pem))
@@ -594,7 +590,9 @@ impl KubeconfigUser<'_> {
             Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 Some(Redacted::new(token.to_owned()))
             }
-            Some(_) => return Err(unusable("token", "holds a character that no token has")),
+            Some(_) => {
+                return Err(unusable("token", "contains a character that is not valid in a token"));
+            }
             None => None,
         };
         let certificate = match (self.certificate_data, self.key_data) {
@@ -611,7 +609,10 @@ impl KubeconfigUser<'_> {
         };
         Ok(match (certificate, token, self.username) {
             (_, Some(_), Some(_)) => {
-                return Err(unusable("username", "is there beside a token: only one can be used"));
+                return Err(unusable(
+                    "username",
+                    "is set in addition to a token: only one of them can be used",
+                ));
             }
             (Some((certificate_pem, key_pem)), Some(token), None) => {
                 ApiCredential::CertificateAndToken { certificate_pem, key_pem, token }
@@ -622,7 +623,10 @@ impl KubeconfigUser<'_> {
             (None, Some(token), None) => ApiCredential::Token(token),
             (None, None, Some(name)) => {
                 if name.contains(':') || name.chars().any(char::is_control) {
-                    return Err(unusable("username", "holds a character that no user name has"));
+                    return Err(unusable(
+                        "username",
+                        "contains a character that is not valid in a user name",
+                    ));
                 }
                 ApiCredential::Basic {
                     username: name.to_owned(),
@@ -650,23 +654,23 @@ impl ServerUrl {
         };
         // Checked on the text: a URL parser silently drops a fragment and accepts a user name.
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("holds a space, a control character or one outside ASCII");
+            return Err("contains a space, a control character or a non-ASCII character");
         }
         if rest.contains('@') {
-            return Err("holds a user name");
+            return Err("contains a user name");
         }
         if rest.contains(['?', '#']) {
-            return Err("holds a query or a fragment");
+            return Err("contains a query or a fragment");
         }
         if rest.contains(['\\', '"', '<', '>', '^', '`', '{', '|', '}']) {
-            return Err("holds a character that no URL has");
+            return Err("contains a character that is not valid in a URL");
         }
         let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
         let (host, port) = match authority.strip_prefix('[') {
             Some(inner) => {
                 let (host, after) = inner.split_once(']').ok_or("has an unclosed '['")?;
                 let address: Ipv6Addr =
-                    host.parse().map_err(|_| "holds no IPv6 address between the brackets")?;
+                    host.parse().map_err(|_| "contains no IPv6 address between the brackets")?;
                 (
                     address.to_string(),
                     if after.is_empty() {
@@ -675,7 +679,7 @@ impl ServerUrl {
                         Some(
                             after
                                 .strip_prefix(':')
-                                .ok_or("has something between address and port")?,
+                                .ok_or("has extra characters between address and port")?,
                         )
                     },
                 )
@@ -705,10 +709,10 @@ impl ServerUrl {
                     .strip_prefix("0x")
                     .is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
             if numeric {
-                return Err("holds an address that is not written in its usual form");
+                return Err("contains an IP address in a nonstandard notation");
             }
             if ServerName::try_from(host.as_str()).is_err() {
-                return Err("holds no DNS name");
+                return Err("contains no valid DNS name");
             }
         }
         Ok(Self { url: format!("https://{rest}"), host, address })
@@ -763,11 +767,11 @@ fn certificates(
         .collect::<Result<_, _>>()
         .map_err(|_| unusable("is not PEM"))?;
     if found.is_empty() {
-        return Err(unusable("holds no certificate in PEM"));
+        return Err(unusable("contains no PEM certificate"));
     }
     for certificate in &found {
         if !matches!(x509_parser::parse_x509_certificate(certificate), Ok(([], _))) {
-            return Err(unusable("holds a certificate that can't be read"));
+            return Err(unusable("contains an unreadable certificate"));
         }
     }
     Ok(found)
@@ -780,10 +784,10 @@ fn check_key(chain: Vec<CertificateDer<'static>>, pem: &[u8]) -> Result<(), &'st
     let key = rustls::crypto::ring::default_provider()
         .key_provider
         .load_private_key(key)
-        .map_err(|_| "holds a key that can't be used")?;
+        .map_err(|_| "contains an unusable key")?;
     match rustls::sign::CertifiedKey::new(chain, key).keys_match() {
         Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            Err("doesn't fit the certificate")
+            Err("does not match the certificate")
         }
         _ => Ok(()),
     }

@@ -202,7 +202,7 @@ pub fn plan(
         }
         for (id, member) in &secret.clusters {
             if config_cluster == Some(id) {
-                let fact = format!("the ID {id} is the config cluster's");
+                let fact = format!("the ID {id} belongs to the config cluster");
                 let refusal = KubeconfigRefusal::new(&codes::ID_OF_CONFIG_CLUSTER, "", fact);
                 plan.refuse(secret, id.as_str(), refusal);
             } else {
@@ -365,8 +365,10 @@ fn standby(winner: &MemberSecret) -> KubeconfigRefusal {
         Some(created) => format!("older, since {created}"),
         None => "first by name".to_owned(),
     };
-    let fact =
-        format!("the ID is held by Secret {} ({age}); takes over when that goes", winner.name);
+    let fact = format!(
+        "Secret {} holds the ID ({age}); this Secret takes over when that one is deleted",
+        winner.name
+    );
     KubeconfigRefusal::new(&codes::ID_TAKEN, "", fact)
 }
 

@@ -335,7 +335,7 @@ impl Reconciler {
         match action {
             Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
             Action::Adopt { id, secret, member: wanted, .. } => {
-                info!(cluster = %id, %secret, "cluster goes on under this Secret");
+                info!(cluster = %id, %secret, "cluster continues under this Secret");
                 let without_secret = !self.is_still_there(id);
                 // A presumed Secret that turns out to exist changes nothing.
                 let as_assumed = self.running.clusters.get(id).is_some_and(|cluster| {
@@ -360,7 +360,9 @@ impl Reconciler {
             | Action::SetTrustDomain { id, .. } => {
                 info!(cluster = %id, "annotation changed");
             }
-            Action::StartGrace { id, .. } => info!(cluster = %id, "cluster loses its Secret"),
+            Action::StartGrace { id, .. } => {
+                info!(cluster = %id, "no Secret holds the cluster any more")
+            }
             Action::Withdraw { id } => {
                 info!(cluster = %id, "cluster withdrawn");
                 self.withdraw(id).await;
@@ -391,7 +393,7 @@ impl Reconciler {
             member.freeze();
             for tasks in &member.ending {
                 if !tasks.shut_down(STOP_LIMIT).await {
-                    warn!(cluster = %id, "a stopped task has not ended; its cluster is withdrawn");
+                    warn!(cluster = %id, "stopped task has not ended; withdrawing its cluster");
                 }
             }
         }
@@ -483,7 +485,7 @@ impl Reconciler {
         let own_mesh = match cluster.map(|cluster| &cluster.trust_domain) {
             None => OwnMesh::Unread,
             Some(Some(named)) => {
-                OwnMesh::Overruled(format!("the Secret's annotation {named} counts").into())
+                OwnMesh::Overruled(format!("the Secret's annotation {named} applies").into())
             }
             Some(None) => match refused() {
                 Some(why) => OwnMesh::Overruled(why.into()),
@@ -527,7 +529,9 @@ impl Reconciler {
         match self.running.clusters.iter().find(|(other, cluster)| is_named(other, cluster)) {
             Some((other, _)) => {
                 let code = &codes::TRUST_DOMAIN_REFUSED;
-                Err(format!("{code}: it is {other}'s, by the annotation of that Secret"))
+                Err(format!(
+                    "{code}: it belongs to {other}, according to the annotation of that Secret"
+                ))
             }
             None => Ok(()),
         }
@@ -565,7 +569,7 @@ impl Reconciler {
             let leaving = cluster.is_some_and(|one| matches!(one.hold, Hold::Leaving { .. }));
             let age = wall.duration_since(since).unwrap_or_default();
             (age >= after && !paused && !leaving).then(|| {
-                (id.clone(), format!("not heard of for more than {after:?} (policy {rule})"))
+                (id.clone(), format!("unreachable for more than {after:?} (policy {rule})"))
             })
         });
         withdrawn.collect()
@@ -591,7 +595,7 @@ fn report(before: &Plan, now: &Plan) {
     }
     for (id, refusal) in &now.kept {
         if before.kept.get(id) != Some(refusal) {
-            warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster runs on as before");
+            warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster continues unchanged");
         }
     }
 }

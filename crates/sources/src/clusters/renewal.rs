@@ -79,12 +79,12 @@ pub async fn run(
             }
             let config = access.borrow().clone();
             let renewed = timeout(LIMIT, renew(&config, one)).await;
-            let renewed = renewed.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
+            let renewed = renewed.unwrap_or_else(|_| Err(format!("no response within {LIMIT:?}")));
             match renewed {
                 Ok(expires) => info!(cluster = %one.id, %expires, "token renewed"),
                 Err(fact) => {
                     let expires = one.lifetime.expires;
-                    warn!(cluster = %one.id, %expires, reason = fact, "token not renewed; the old one serves on");
+                    warn!(cluster = %one.id, %expires, reason = fact, "token not renewed; the old one stays in use");
                 }
             }
             // The old token is not renewed again until the watch delivers the new one.
@@ -128,7 +128,7 @@ async fn renew(config: &Access, one: &Renewable) -> Result<Timestamp, Fact> {
     let fact = |what: &'static str| move |error: ApiError| format!("{what}: {error}");
     let client = |access: &Access| ApiClient::new(access).map_err(|error| error.to_string());
     let (namespace, name) = token::account_of(&one.token)
-        .ok_or_else(|| "the token is no service account's".to_owned())?;
+        .ok_or_else(|| "the token does not belong to a service account".to_owned())?;
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
     let seconds = one.lifetime.whole().map_or(3600, |whole| whole.as_secs()).max(600);
     let request = json!({
@@ -136,7 +136,7 @@ async fn renew(config: &Access, one: &Renewable) -> Result<Timestamp, Fact> {
         "spec": { "expirationSeconds": seconds },
     });
     let answer: Value =
-        client(&one.access)?.create(&path, &request).await.map_err(fact("asking for it"))?;
+        client(&one.access)?.create(&path, &request).await.map_err(fact("requesting it"))?;
     let token = answer["status"]["token"].as_str().unwrap_or_default();
     let expires = Lifetime::of_token(token).map(|lifetime| lifetime.expires);
     let expires = expires.filter(|expires| *expires > one.lifetime.expires);

@@ -142,7 +142,7 @@ fn settings(annotations: &BTreeMap<String, String>) -> Result<MemberSettings, Ku
         // A template may leave the value empty.
         None | Some("") => None,
         Some(name) if is_label_value(name) => Some(NetworkId::from(name)),
-        Some(_) => return Err(refused(NETWORK_ANNOTATION, "is not a network's name")),
+        Some(_) => return Err(refused(NETWORK_ANNOTATION, "is not a valid network name")),
     };
     let uid = match annotations.get(UID_ANNOTATION).map(String::as_str) {
         None | Some("") => None,

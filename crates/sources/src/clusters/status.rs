@@ -316,14 +316,14 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
         facts.dark_tokens.as_ref().filter(|_| state.is_dark() && outdated(facts).next().is_none())
     {
         reasons.push(format!(
-            "tokens of its pods are taken for {grace:?} after they end (policy {rule})"
+            "tokens of its pods are accepted for {grace:?} after they expire (policy {rule})"
         ));
     }
     if facts.mode == Mode::Drain && state != ClusterState::Draining && facts.has_data {
         reasons.push(drained(facts));
     }
     if let Some(refusal) = facts.kept.filter(|_| state != ClusterState::Rejected) {
-        reasons.push(format!("the Secret is not used, the cluster runs on as before: {refusal}"));
+        reasons.push(format!("the Secret is not used, the cluster continues unchanged: {refusal}"));
     }
     if let Some(successor) = facts.successor {
         let why = match trouble(successor) {
@@ -339,7 +339,7 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
         reasons.extend(facts.status.degraded.iter().cloned());
         if let Some(last) = &facts.status.skipped.last {
             let (code, count) = (&codes::OBJECTS_SKIPPED, facts.status.skipped.count);
-            reasons.push(format!("{code}: {count} objects left out, last: {last}"));
+            reasons.push(format!("{code}: {count} objects omitted, last: {last}"));
         }
     }
     (state, (!reasons.is_empty()).then(|| reasons.join("; ")))
@@ -348,11 +348,11 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
 fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     if let Some(left) = facts.leaving_in {
         let seconds = left.as_secs_f64().ceil();
-        reasons.push(format!("its Secret has gone; withdrawn in {seconds} s"));
+        reasons.push(format!("its Secret was deleted; withdrawn in {seconds} s"));
         return ClusterState::Draining;
     }
     if facts.mode == Mode::Pause {
-        let nothing = if facts.has_data { "" } else { "; nothing is known of it" };
+        let nothing = if facts.has_data { "" } else { "; it has no data" };
         reasons.push(format!("frozen by {}{nothing}", facts.mode_by));
         return ClusterState::Paused;
     }
@@ -368,7 +368,7 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     if let Some(Stage::Frozen(left)) = facts.flapping {
         let seconds = left.as_secs_f64().ceil();
         reasons.push(format!(
-            "{}: contact comes and goes; frozen at what was last known, next try in {seconds} s",
+            "{}: contact fails repeatedly; frozen at the last known state, next attempt in {seconds} s",
             codes::FLAPPING
         ));
         return ClusterState::Quarantined;
@@ -383,7 +383,7 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     }
     if facts.flapping == Some(Stage::Trial) && state == ClusterState::Live {
         reasons.push(format!(
-            "{}: it came and went; on trial until contact has held",
+            "{}: contact failed repeatedly; on trial until contact is stable",
             codes::FLAPPING
         ));
         return ClusterState::Quarantined;
@@ -400,7 +400,7 @@ fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
 }
 
 fn drained(facts: &MemberFacts<'_>) -> String {
-    format!("drained by {}: no proxy is given its endpoints", facts.mode_by)
+    format!("drained by {}: no proxy receives its endpoints", facts.mode_by)
 }
 
 /// Whether proxies receive its data.
@@ -435,7 +435,8 @@ fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
                     true => String::new(),
                     false => format!("; not updated: {}", kinds.join(", ")),
                 };
-                let fate = if is_in_use(facts) { "; what was last known stays in use" } else { "" };
+                let fate =
+                    if is_in_use(facts) { "; its last known state stays in use" } else { "" };
                 reasons.push(format!("{code}: {text}{kinds}{fate}"));
                 return ClusterState::Stale;
             }
@@ -449,7 +450,7 @@ fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
         ClusterState::Timeout
     } else {
         if facts.has_data && is_in_use(facts) {
-            reasons.push("what was last known stays in use until it has synced anew".to_owned());
+            reasons.push("its last known state stays in use until it has synced again".to_owned());
         }
         ClusterState::Syncing
     }
@@ -587,7 +588,7 @@ mod tests {
             (
                 Case { flapping: Some(Stage::Frozen(Duration::from_secs(9))), ..synced(Good, 0) },
                 ClusterState::Quarantined,
-                "STR0308: contact comes and goes; frozen at what was last known, next try in 9 s",
+                "STR0308: contact fails repeatedly; frozen at the last known state, next attempt in 9 s",
             ),
             (
                 Case { flapping: Some(Stage::Trial), ..synced(Good, 0) },
@@ -631,12 +632,12 @@ mod tests {
             (
                 frozen("endpointslices", 600, 0),
                 ClusterState::Stale,
-                "STR0301: endpointslices: the server answered 500; not updated: endpointslices since 1970-01-12T13:36:40Z; what",
+                "STR0301: endpointslices: the server answered 500; not updated: endpointslices since 1970-01-12T13:36:40Z; its last known state",
             ),
             (
                 frozen("pods", 600, 60),
                 ClusterState::Stale,
-                "STR0301: pods: the server answered 500; what was last known",
+                "STR0301: pods: the server answered 500; its last known state",
             ),
             (synced(auth(), 0), ClusterState::AuthFailed, "STR0304"),
             (late(synced(unreachable(), 60)), ClusterState::Stale, "STR0301"),
@@ -658,7 +659,7 @@ mod tests {
             (
                 Case { mode: Mode::Drain, ..synced(unreachable(), 60) },
                 ClusterState::Draining,
-                "drained by strait.dev/mode: no proxy is given its endpoints; STR0301: connection refused",
+                "drained by strait.dev/mode: no proxy receives its endpoints; STR0301: connection refused",
             ),
             (
                 Case { mode: Mode::Drain, ..restored(Connecting, 119) },
@@ -674,7 +675,7 @@ mod tests {
             (
                 Case { mode: Mode::Pause, ..never_synced(Good) },
                 ClusterState::Paused,
-                "nothing is known",
+                "it has no data",
             ),
         ] {
             let (found, why) = judged(&case);

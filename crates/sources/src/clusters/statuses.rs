@@ -138,7 +138,7 @@ impl TriedStatuses {
                     WantedStatus::Ingress(_) => &codes::INGRESS_STATUS_DENIED,
                 };
                 if self.denied.insert(kind_of(status), now).is_none() {
-                    warn!(%code, %error, %object, next = code.next, "statuses of this kind may not be written");
+                    warn!(%code, %error, %object, next = code.next, "no permission to write statuses of this kind");
                 }
                 return NextWrite::Go;
             }
@@ -148,21 +148,21 @@ impl TriedStatuses {
                 | ApiError::Tls(_)
                 | ApiError::TooManyRequests { .. }),
             ) => {
-                debug!(%error, %object, "statuses can't be written now");
+                debug!(%error, %object, "cannot write statuses; they will be retried");
                 return NextWrite::Pause;
             }
             // The object was deleted, or it belongs to another store.
             Err(error @ ApiError::NotFound(_)) => {
-                debug!(%error, %object, "a status was not written");
+                debug!(%error, %object, "status not written");
                 true
             }
             Err(ApiError::Rejected(answer)) => {
-                debug!(error = %answer, %object, "a status was not written");
+                debug!(error = %answer, %object, "status not written");
                 answer.code != CONFLICT
             }
             // The error may concern this object only: the others are tried nevertheless.
             Err(error) => {
-                debug!(%error, %object, "a status could not be written");
+                debug!(%error, %object, "cannot write a status");
                 false
             }
         };

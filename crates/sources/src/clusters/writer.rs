@@ -99,7 +99,7 @@ impl WriterLease {
             let began = Instant::now();
             let looked = timeout(LOOK, self.turn(&mut seen)).await;
             let looked = looked.unwrap_or_else(|_| {
-                Err(ApiError::Unreachable(format!("no answer within {LOOK:?}")))
+                Err(ApiError::Unreachable(format!("no response within {LOOK:?}")))
             });
             let pause = match looked {
                 Ok(held) => {
@@ -108,12 +108,12 @@ impl WriterLease {
                     TURN
                 }
                 Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
-                    debug!(%error, "the Lease may not be had; this control plane writes by itself");
+                    debug!(%error, "no permission for the Lease; this control plane writes without it");
                     self.take_role(WriterRole::Writes);
                     REST
                 }
                 Err(error) => {
-                    debug!(%error, "the Lease is not known now");
+                    debug!(%error, "cannot read or renew the Lease");
                     // A separate statement: a borrowed value cannot be replaced.
                     let role = *self.role.borrow();
                     self.take_role(after_fault(role, renewed, Instant::now()));
@@ -131,7 +131,7 @@ impl WriterLease {
         if held && !matches!(timeout(LOOK, self.give_up()).await, Ok(Ok(()))) {
             warn!(
                 lease = NAME,
-                "the Lease was not given up; another control plane writes when its life is over"
+                "the Lease was not released; another control plane writes after it expires"
             );
         }
         self.given_up.send_replace(true);
@@ -141,7 +141,7 @@ impl WriterLease {
     fn take_role(&self, role: WriterRole) {
         let before = self.role.send_replace(role);
         if before != role {
-            info!(lease = NAME, ?role, "what this control plane writes into clusters has changed");
+            info!(lease = NAME, ?role, "the role of this control plane as writer has changed");
         }
     }
 

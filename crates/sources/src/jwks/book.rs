@@ -209,8 +209,7 @@ impl KeyBook {
         });
         let beyond = self.beyond.iter().map(|(place, good)| {
             let trouble = format!(
-                "more than {PLACES_MAX} places of keys are named, the most of them by policies of few namespaces, and this is \
-                 not asked"
+                "more than {PLACES_MAX} key locations are named, most of them by policies of few namespaces, and this one is not fetched"
             );
             let keys = good.as_ref().map(|good| Arc::clone(&good.keys));
             (place.clone(), KeyState { keys, trouble: Some(trouble) })

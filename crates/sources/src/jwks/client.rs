@@ -81,27 +81,25 @@ pub enum KeyFetchError {
         source: std::io::Error,
     },
     /// No root certificates are available to verify the server.
-    #[error(
-        "no root certificates are known by which {host} could be known; --jwks-roots names a file of them"
-    )]
+    #[error("no root certificates are available to verify {host}; set --jwks-roots FILE")]
     NoRoots {
         /// The server.
         host: String,
     },
     /// The server violated HTTP.
-    #[error("no answer of HTTP")]
+    #[error("invalid HTTP response")]
     Http(#[source] hyper::Error),
     /// The time limit expired.
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Late(Duration),
     /// The server responded with a status other than success.
-    #[error("it answers {0}")]
+    #[error("the response has status {0}")]
     Status(StatusCode),
     /// The response exceeds the size limit or is incomplete.
-    #[error("an answer of more than {BODY_MAX} bytes, or one that breaks off")]
+    #[error("a response of more than {BODY_MAX} bytes, or an incomplete one")]
     Body,
     /// The content of the response is invalid.
-    #[error("its answer {0}")]
+    #[error("its response {0}")]
     Answer(String),
 }
 
@@ -151,7 +149,7 @@ impl KeyClient {
         };
         let answer = self.get(target, &mut from).await?;
         let text = String::from_utf8(answer.text);
-        let text = text.map_err(|_| KeyFetchError::Answer("is no text".to_owned()))?;
+        let text = text.map_err(|_| KeyFetchError::Answer("is not text".to_owned()))?;
         // Verifying many elliptic curve keys takes time; a separate thread keeps other tasks
         // running.
         let keys = tokio::task::spawn_blocking(move || verifying_keys(&text)).await;
@@ -172,7 +170,7 @@ impl KeyClient {
         let wrong = |fact: String| KeyFetchError::Answer(fact);
         let answer = self.get((at, true), from).await?;
         let found: Value = serde_json::from_slice(&answer.text)
-            .map_err(|error| wrong(format!("is no JSON: {error}")))?;
+            .map_err(|error| wrong(format!("is not JSON: {error}")))?;
         // The document must be about this issuer (4.3).
         if found.get("issuer").and_then(Value::as_str) != Some(issuer) {
             let other = found.get("issuer").unwrap_or(&Value::Null).to_string();
@@ -204,7 +202,7 @@ impl KeyClient {
                 let name = ServerName::try_from(target.host.clone()).map_err(|_| {
                     KeyFetchError::Place {
                         uri: cut(&target.host, REPEATED_MAX),
-                        fact: "is no host",
+                        fact: "is not a host name",
                     }
                 })?;
                 let connector = tokio_rustls::TlsConnector::from(self.tls(&target.host).await?);
@@ -292,13 +290,13 @@ pub fn check_roots(file: &Path) -> std::io::Result<()> {
     for (at, certificate) in CertificateDer::pem_slice_iter(&text).enumerate() {
         let number = at + 1;
         let certificate = certificate
-            .map_err(|error| invalid(format!("certificate {number} is no PEM: {error}")))?;
+            .map_err(|error| invalid(format!("certificate {number} is not PEM: {error}")))?;
         roots
             .add(certificate)
-            .map_err(|error| invalid(format!("certificate {number} can't be a root: {error}")))?;
+            .map_err(|error| invalid(format!("certificate {number} cannot be a root: {error}")))?;
     }
     match roots.is_empty() {
-        true => Err(invalid("it holds no certificate in PEM".to_owned())),
+        true => Err(invalid("it contains no PEM certificate".to_owned())),
         false => Ok(()),
     }
 }
@@ -338,7 +336,7 @@ async fn exchange(
         .body(Empty::<bytes::Bytes>::new());
     let unusable = |_| KeyFetchError::Place {
         uri: cut(&shown_uri(&target.path), REPEATED_MAX),
-        fact: "can't be asked for",
+        fact: "cannot be requested",
     };
     let request = request.map_err(unusable)?;
     let asked = async move {

@@ -43,7 +43,7 @@ pub async fn run(mut inputs: FetcherInputs) {
         Some(file) => {
             let read = tokio::task::spawn_blocking(move || kept::read(&file)).await;
             read.unwrap_or_else(|error| Err(error.into())).unwrap_or_else(|error| {
-                warn!(%error, "keys of tokens that were kept in the state directory can't be read; all are fetched anew");
+                warn!(%error, "cannot read the token keys stored in the state directory; fetching all of them again");
                 RememberedKeys::new()
             })
         }
@@ -52,7 +52,7 @@ pub async fn run(mut inputs: FetcherInputs) {
     remembered.retain(|place, good| match good.check(&inputs.client.rules) {
         Ok(()) => true,
         Err(fault) => {
-            warn!(%place, %fault, "keys of tokens that were kept in the state directory are not used");
+            warn!(%place, %fault, "token keys stored in the state directory are not used");
             false
         }
     });
@@ -133,7 +133,7 @@ impl FetcherInputs {
         let written = remembered.clone();
         let done = tokio::task::spawn_blocking(move || kept::write(&file, &written)).await;
         if let Ok(Err(error)) = done {
-            warn!(%error, "keys of tokens can't be kept in the state directory");
+            warn!(%error, "cannot store token keys in the state directory");
         }
     }
 }
@@ -168,11 +168,11 @@ fn facts(place: &KeyPlace, entry: &KeyEntry, before: Option<&SourceFacts>) -> So
 
 fn log(place: &KeyPlace, answer: &Result<FetchedSet, KeyFetchError>) {
     match answer {
-        Ok(set) => debug!(%place, bytes = set.keys.len(), "keys of tokens fetched"),
+        Ok(set) => debug!(%place, bytes = set.keys.len(), "token keys fetched"),
         Err(error) => {
             let code = &codes::ACCESS_KEYS_FETCH;
             let error = in_full(error);
-            info!(%place, error, %code, next = code.next, "keys of tokens not fetched");
+            info!(%place, error, %code, next = code.next, "token keys not fetched");
         }
     }
 }

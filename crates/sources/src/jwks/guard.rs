@@ -109,19 +109,19 @@ pub(super) struct KeyTarget {
 impl KeyTarget {
     /// Parses a URI: http or https, a host, no user.
     pub(super) fn read(text: &str) -> Result<Self, &'static str> {
-        let uri: Uri = text.parse().map_err(|_| "is no URI")?;
+        let uri: Uri = text.parse().map_err(|_| "is not a URI")?;
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
             _ => return Err("is neither http nor https"),
         };
-        let authority = uri.authority().ok_or("names no host")?;
+        let authority = uri.authority().ok_or("has no host")?;
         if authority.as_str().contains('@') {
-            return Err("has a user in it, which is not sent");
+            return Err("contains a user name, which is not supported");
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
-            return Err("names no host");
+            return Err("has no host");
         }
         let usual = if is_tls { 443 } else { 80 };
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -132,7 +132,7 @@ impl KeyTarget {
                 Some(port) => port.as_u16(),
                 // The parser silently drops an invalid port.
                 None if authority.as_str().ends_with(authority.host()) => usual,
-                None => return Err("names no port from 1 to 65535"),
+                None => return Err("has no port from 1 to 65535"),
             },
             path: path.to_owned(),
             authority: authority.as_str().to_owned(),

@@ -40,7 +40,7 @@ pub(super) enum UnusableKeys {
     #[error("they came from {0}, {1}")]
     From(IpAddr, AddressFault),
     /// Their source addresses are unknown, and some addresses are denied.
-    #[error("it was not kept from where they came, and --jwks-deny names addresses")]
+    #[error("their source address is unknown, and --jwks-deny names addresses")]
     FromUnknown,
 }
 

@@ -228,7 +228,7 @@ async fn errors_repeat_little_of_a_response() {
         (uri(format!("{base}/zeros")), "lists 400000 keys"),
         (uri(format!("{base}/strange")), "a redirect to"),
         (KeyPlace::Issuer(format!("{base}/long").into()), "is about issuer [0,0,"),
-        (KeyPlace::Issuer(format!("{base}/far").into()), "is no URI"),
+        (KeyPlace::Issuer(format!("{base}/far").into()), "is not a URI"),
     ];
     for (place, part) in places {
         let error = client(true).fetch(&place, LIMIT).await.expect_err(part);

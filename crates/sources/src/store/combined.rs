@@ -454,7 +454,7 @@ impl std::fmt::Display for Shadowed {
         let Self { object, loser, winner, .. } = self;
         write!(
             f,
-            "STR0222: {object} of {loser} counts for nothing: {winner} has it, and comes first"
+            "STR0222: {object} of {loser} has no effect: {winner} has it, and takes precedence"
         )
     }
 }

@@ -70,7 +70,7 @@ impl Program {
     pub(super) async fn run(&self, cluster: Option<&Value>) -> Result<ExecToken, String> {
         let Self { command, .. } = self;
         if self.interactive_mode.as_deref() == Some("Always") {
-            return Err(format!("{command} wants a terminal, which a server has not"));
+            return Err(format!("{command} requires a terminal, which is not available"));
         }
         let mut spec = json!({ "interactive": false });
         if let Some(cluster) = cluster {

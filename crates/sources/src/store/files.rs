@@ -167,7 +167,7 @@ fn watcher(directory: &Path, poke: mpsc::Sender<()>) -> Option<RecommendedWatche
     match watcher {
         Ok(watcher) => Some(watcher),
         Err(error) => {
-            warn!(directory = %directory.display(), %error, "not told of changes; looking every 2 s");
+            warn!(directory = %directory.display(), %error, "no notifications of changes; polling every 2 s");
             None
         }
     }
@@ -210,8 +210,8 @@ impl GuardedObjects {
     fn as_str(self) -> &'static str {
         match self {
             Self::All => "it",
-            Self::Policies => "of access policies it",
-            Self::Restricting => "of policies that restrict access it",
+            Self::Policies => "for access policies, it",
+            Self::Restricting => "for policies that restrict access, it",
         }
     }
 }
@@ -238,7 +238,9 @@ impl DirectoryFiles {
                     source: directory.display().to_string(),
                     document: None,
                     line: None,
-                    text: format!("STR0219: can't be read ({error}); what was read before is kept"),
+                    text: format!(
+                        "STR0219: can't be read ({error}); the previous version stays in use"
+                    ),
                 };
                 let news = self.failure.as_ref() != Some(&warning);
                 if news && !self.read_once {
@@ -360,7 +362,7 @@ impl DirectoryFiles {
             document: None,
             line: None,
             text: format!(
-                "{}: {} {doubt}, what was read before is kept",
+                "{}: {} {doubt}, the previous version stays in use",
                 codes::MASS_WITHDRAWAL,
                 of.as_str()
             ),
@@ -370,8 +372,10 @@ impl DirectoryFiles {
             warnings.extend(file.warnings.iter().cloned());
             for (key, object) in file.counting() {
                 if let Some((first, _)) = all.get(key) {
-                    let text =
-                        format!("{} {} is in {first} already; that one counts", key.kind, key.name);
+                    let text = format!(
+                        "{} {} is in {first} already; that one is used",
+                        key.kind, key.name
+                    );
                     warnings.push(Warning {
                         source: name.clone(),
                         document: None,
@@ -398,7 +402,7 @@ impl DirectoryFiles {
                     if secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
                 {
                     let text = format!(
-                        "Secret {} is ignored: only those in namespace {} count",
+                        "Secret {} is ignored: only those in namespace {} are used",
                         secret.name, self.system_namespace
                     );
                     let source = name.to_owned();
@@ -535,7 +539,7 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
             let at = error.location().map(|at| (document_at(&by_line, at.line()), at.line()));
             // The parser's own message may quote the text, which may be a Secret.
             let fact = match error.without_snippet() {
-                serde_saphyr::Error::DuplicateMappingKey { .. } => "has one key twice there",
+                serde_saphyr::Error::DuplicateMappingKey { .. } => "has a duplicate key there",
                 _ => "is neither YAML nor JSON there",
             };
             warning(name, at, fact)

@@ -164,10 +164,10 @@ async fn run(
         let Some((was, is)) = lost else { continue };
         let [was, is] = [was, is].map(Option::unwrap_or_default);
         let fact = format!(
-            "another cluster answers: its UID was {was} and is {is}; what was last known stays. To accept it start strait serve anew"
+            "a different cluster responds: its UID was {was} and is {is}; the last known state stays in use. To accept it, restart strait serve"
         );
         let code = &codes::IDENTITY_CHANGED;
-        warn!(server = %current.server, %code, reason = fact, "the config cluster is another one");
+        warn!(server = %current.server, %code, reason = fact, "the config cluster is a different one");
         told.contact.send_modify(|facts| facts.failed(SystemTime::now(), fact, code));
         tokio::select! {
             () = until_back(&client, &uid) => {}
@@ -625,7 +625,7 @@ impl StoreIndex {
         if self.guard.doubted() > before {
             let doubts = self.guard.waiting().filter(|(list, _)| list.reader() == reader);
             doubts.for_each(
-                |(list, doubt)| warn!(warning = %doubted(*list, doubt), "not taken at once"),
+                |(list, doubt)| warn!(warning = %doubted(*list, doubt), "sudden loss of objects: requesting the list again before it applies"),
             );
         }
         admitted
@@ -751,14 +751,15 @@ impl StoreIndex {
 fn doubted(list: GuardedList, doubt: &Doubt) -> Warning {
     let of = match list {
         GuardedList::Whole(_) => "its list",
-        GuardedList::Restricting(_) => "of those that restrict access its list",
+        GuardedList::Restricting(_) => "for policies that restrict access, its list",
     };
-    let text = format!("{}: {of} {doubt}, what was read before is kept", codes::MASS_WITHDRAWAL);
+    let text =
+        format!("{}: {of} {doubt}, the previous version stays in use", codes::MASS_WITHDRAWAL);
     Warning { source: list.reader().all(), document: None, line: None, text }
 }
 
 fn failure(reader: StoreReader, (code, fact): &(&str, String)) -> Warning {
-    let text = format!("{code}: {fact}; what was read before is kept");
+    let text = format!("{code}: {fact}; the previous version stays in use");
     Warning { source: reader.all(), document: None, line: None, text }
 }
 

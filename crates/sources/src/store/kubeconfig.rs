@@ -120,7 +120,7 @@ pub(super) fn choose(
     };
     let lacks = |kind: &str, other: &str| OwnClusterError::Kubeconfig {
         path: shown().into(),
-        reason: format!("context {name:?} names {kind} {other:?}, which is not there"),
+        reason: format!("context {name:?} names {kind} {other:?}, which does not exist"),
     };
     let cluster = take(&mut merged.clusters, &wanted.cluster)
         .ok_or_else(|| lacks("cluster", &wanted.cluster))?;
@@ -193,14 +193,14 @@ impl ChosenContext {
             return Err("insecure-skip-tls-verify is not supported; name the CA instead".to_owned());
         }
         if self.user.auth_provider.is_some() {
-            return Err("auth-provider is not supported, nor is it by kubectl since 1.26; use exec, a token or a client certificate".to_owned());
+            return Err("auth-provider is not supported (kubectl removed it in 1.26); use exec, a token or a client certificate".to_owned());
         }
         self.server().map(|_| ())
     }
 
     fn server(&self) -> Result<http::Uri, String> {
         let server = &self.cluster.server;
-        server.parse().map_err(|_| format!("server {server:?} is no URL"))
+        server.parse().map_err(|_| format!("server {server:?} is not a URL"))
     }
 
     /// Whether its credential comes from a program.

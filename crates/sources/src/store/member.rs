@@ -174,8 +174,7 @@ impl MemberIndex {
         let key = kind.key(&name.namespace, &name.name);
         self.invalid.remove(&(reader, name.to_string()));
         if self.kept.get(&key).is_none() && self.kept.len() >= self.limits.objects {
-            let text =
-                format!("there are more than {}, the most that is held", self.limits.objects);
+            let text = format!("there are more than {}, which is the limit", self.limits.objects);
             self.invalid.insert((reader, name.to_string()), text);
             return;
         }
@@ -200,12 +199,14 @@ impl MemberIndex {
                 self.read.insert(reader);
                 let code = &codes::OWN_TRAFFIC_DENIED;
                 format!(
-                    "{code}: {plural}: {error} (trafficFrom of the policy file names this cluster, and none of them counts; \
-                     strait cluster add --own-traffic gives the right)"
+                    "{code}: {plural}: {error} (trafficFrom of the policy file names this cluster, but none of them apply; strait cluster add --own-traffic grants the permission)"
                 )
             }
             ApiError::Misbehaving(_) | ApiError::OverBudget(_) => {
-                format!("{}: {plural}: {error} (what was known of them stays)", codes::MISBEHAVING)
+                format!(
+                    "{}: {plural}: {error} (the last known ones stay in use)",
+                    codes::MISBEHAVING
+                )
             }
             // The probe of the cluster reports it.
             _ => return,
@@ -217,7 +218,10 @@ impl MemberIndex {
         let is_read = kinds::of_members().all(|kind| self.read.contains(&StoreReader::Kept(kind)));
         let invalid = self.invalid.iter().map(|((reader, name), reason)| {
             let code = &codes::TRAFFIC_MALFORMED;
-            format!("{code}: {} {name}: {reason}; what it said before stays", reader.plural())
+            format!(
+                "{code}: {} {name}: {reason}; its previous version stays in use",
+                reader.plural()
+            )
         });
         // One example is enough, there may be thousands.
         let problems = self.troubles.values().cloned().chain(invalid.take(1)).collect();

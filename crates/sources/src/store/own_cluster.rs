@@ -110,7 +110,7 @@ impl ClusterAccessSource {
                     });
                 }
                 Err(reason) => {
-                    warn!(%reason, "the config cluster's credential can't be renewed; the last one stays in use");
+                    warn!(%reason, "cannot renew the config cluster's credential; the last one stays in use");
                     failed = true;
                 }
             }
@@ -141,7 +141,7 @@ fn pod_access() -> Result<Access, String> {
     };
     let token = String::from_utf8(read("token")?).map_err(|_| "the token is not text")?;
     Ok(Access {
-        server: format!("https://{host}:{port}").parse().map_err(|_| "the address is no URL")?,
+        server: format!("https://{host}:{port}").parse().map_err(|_| "the address is not a URL")?,
         ca_pem: Some(read("ca.crt")?),
         tls_server_name: None,
         credential: ApiCredential::Token(Redacted::new(token.trim().to_owned())),

@@ -136,7 +136,7 @@ impl IssuerReader {
         let due: Vec<_> = due.map(|(id, schedule)| (id.clone(), schedule.client.clone())).collect();
         let reads = due.into_iter().map(|(id, client)| async {
             let read = tokio::time::timeout(LIMIT, read(client)).await;
-            (id, read.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}"))))
+            (id, read.unwrap_or_else(|_| Err(format!("no response within {LIMIT:?}"))))
         });
         let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
         while let Some((id, found)) = reads.next().await {
@@ -158,7 +158,7 @@ impl IssuerReader {
                             %code,
                             cluster = %id,
                             reason = trouble,
-                            "{}; its tokens are asked of it, or proven by the keys that were last known. {}",
+                            "{}; its tokens are checked by its API server or with the last known keys. {}",
                             code.title,
                             code.next
                         );
@@ -174,7 +174,7 @@ impl IssuerReader {
             if held.get(&id).is_some_and(|held| **held == keys) {
                 return false;
             }
-            info!(cluster = %id, issuer = %keys.issuer(), "keys of the cluster's tokens read");
+            info!(cluster = %id, issuer = %keys.issuer(), "read the signing keys of the cluster's tokens");
             Arc::make_mut(held).insert(id, Arc::new(keys));
             true
         });

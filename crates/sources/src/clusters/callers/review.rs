@@ -164,7 +164,7 @@ impl Reviews {
     ) -> Result<(), CallerRefusal> {
         let question = question(cluster, token);
         let refused = |why: &str| {
-            let reason = format!("the API server of {cluster} does not take it: {why}");
+            let reason = format!("the API server of {cluster} rejects it: {why}");
             CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
         };
         if let Some(verdict) = self.answer(&question) {
@@ -203,8 +203,11 @@ impl Reviews {
         audiences: &[String],
     ) -> Result<Verdict, CallerRefusal> {
         let permits = self.permits(cluster);
-        let busy =
-            || CallerRefusal::unchecked(format!("the API server of {cluster} is asked too much"));
+        let busy = || {
+            CallerRefusal::unchecked(format!(
+                "the limit of token reviews for the API server of {cluster} is reached"
+            ))
+        };
         let _permit = permits.in_flight.try_acquire().map_err(|_| busy())?;
         if !permits.take(Instant::now()) {
             return Err(busy());
@@ -217,7 +220,7 @@ impl Reviews {
         let status = match tokio::time::timeout(LIMIT, asked).await {
             Ok(Ok(review)) => review.status,
             Ok(Err(error @ ApiError::Forbidden(_))) => {
-                let next = "it needs the right to create tokenreviews (authentication.k8s.io)";
+                let next = "it needs permission to create tokenreviews (authentication.k8s.io)";
                 return Err(CallerRefusal::unchecked(format!(
                     "the API server of {cluster}: {error}; {next}"
                 )));
@@ -227,7 +230,7 @@ impl Reviews {
             }
             Err(_) => {
                 return Err(CallerRefusal::unchecked(format!(
-                    "cluster {cluster}: no answer in {LIMIT:?}"
+                    "cluster {cluster}: no response within {LIMIT:?}"
                 )));
             }
         };
@@ -312,11 +315,11 @@ impl ReviewStatus {
         let named = format!("system:serviceaccount:{namespace}:{service_account}");
         let groups = self.user.groups.as_deref().unwrap_or_default();
         if self.user.username != named || !groups.iter().any(|group| group == GROUP) {
-            return no("it is of another account");
+            return no("it belongs to another account");
         }
         let said = self.user.extra.as_ref().and_then(|extra| extra.get(POD_UID)?.first());
         match (said, pod) {
-            (Some(said), Some(pod)) if **said != *pod.uid => no("it is of another pod"),
+            (Some(said), Some(pod)) if **said != *pod.uid => no("it belongs to another pod"),
             _ => Ok(()),
         }
     }
@@ -452,7 +455,7 @@ mod tests {
         set(&pods, false);
         reviews.forget_gone(&pods);
         assert!(reviews.answer(&[1; 32]).is_none(), "it has gone");
-        assert!(reviews.answer(&[2; 32]).is_some(), "it is bound to no pod");
+        assert!(reviews.answer(&[2; 32]).is_some(), "it is not bound to a pod");
         // The pod was known during the review.
         set(&pods, true);
         let known = reviewed();

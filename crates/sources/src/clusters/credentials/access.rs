@@ -99,12 +99,12 @@ impl AccessReviews {
             Ok(Ok(answer)) => answer.status.allowed,
             Ok(Err(error @ ApiError::Forbidden(_))) => {
                 return ReviewOutcome::Unknown(format!(
-                    "cluster {cluster}: {error}; its reader needs the right to create subjectaccessreviews (authorization.k8s.io)"
+                    "cluster {cluster}: {error}; its reader needs permission to create subjectaccessreviews (authorization.k8s.io)"
                 ));
             }
             Ok(Err(error)) => return ReviewOutcome::Unknown(format!("cluster {cluster}: {error}")),
             Err(_) => {
-                let fact = format!("cluster {cluster}: no answer in {LIMIT:?}");
+                let fact = format!("cluster {cluster}: no response within {LIMIT:?}");
                 return ReviewOutcome::Unknown(fact);
             }
         };

@@ -112,7 +112,7 @@ pub(super) async fn keep(
             durable::replace(&path, &serde_json::to_vec(&kept)?, durable::SECRET)
         });
         if let Ok(Err(error)) = written.await {
-            warn!(path = %file.display(), %error, "secrets of gateways can't be stored");
+            warn!(path = %file.display(), %error, "cannot store the gateway credentials");
         }
     }
 }

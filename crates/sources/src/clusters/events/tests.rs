@@ -31,7 +31,7 @@ fn state_is_reported_once_even_if_its_reason_changes_with_age() {
     let text = "cluster east is draining: withdrawn in 30 s";
     assert_eq!(said(&draining("withdrawn in 30 s")), [plain(text)]);
     assert!(said(&draining("withdrawn in 29 s")).is_empty());
-    assert_eq!(said(&[]), [plain("cluster east is no member any more")]);
+    assert_eq!(said(&[]), [plain("cluster east is no longer a member")]);
 
     let refused = said(&[status("east", ClusterState::Rejected, Some(REFUSED))]);
     let [(true, text)] = &refused[..] else { panic!("{refused:?}") };

@@ -175,7 +175,12 @@ fn older_secret_holds_an_id_and_the_other_takes_over_after_its_deletion() {
     let mut world = World::new();
     assert_eq!(world.at(0, &[new.clone(), old]), ["add east from z"]);
     assert_eq!(world.idle(), ["a east STR0207"]);
-    assert!(world.plan.idle[0].refusal.fact.contains("strait-system/z (older, since 1970-"));
+    assert!(
+        world.plan.idle[0]
+            .refusal
+            .fact
+            .contains("strait-system/z holds the ID (older, since 1970-")
+    );
     assert_eq!(world.at(1, &[new]), ["adopt east from a"]);
     assert_eq!(world.idle(), Vec::<String>::new());
 }

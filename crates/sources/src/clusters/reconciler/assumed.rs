@@ -33,7 +33,7 @@ impl Reconciler {
         }
         for (name, ids) in unread {
             let fact = format!(
-                "its Secret is not found, and may be in {place}, which can't be read whole"
+                "its Secret was not found, and may be in {place}, which cannot be read completely"
             );
             let refusal = KubeconfigRefusal::new(&codes::CONFIG_FILE, "", fact);
             let read = MemberSecret::unread(name.clone(), ids, &refusal);
@@ -46,7 +46,7 @@ impl Reconciler {
     pub(super) fn presume(&mut self) {
         self.presume_at = None;
         self.assumed = true;
-        warn!("the configuration can't be read yet; the members of before are presumed until then");
+        warn!("cannot read the configuration yet; using the remembered members until then");
         for (id, remembered) in &self.remembered {
             if let Some(cluster) = remembered.assumed() {
                 self.running.clusters.insert(id.clone(), cluster);

@@ -386,7 +386,7 @@ async fn kubeconfig_that_never_works_leaves_the_old_run_serving() {
     for (host, why) in [
         ("dark", "the old one does: STR0301"),
         ("auth", "the old one does: STR0304"),
-        ("exec", "the cluster runs on as before: STR0203"),
+        ("exec", "the cluster continues unchanged: STR0203"),
     ] {
         world.secrets(&[("a", &[&format!("east={host}")])]);
         world.until(&[&format!("east live: {why}")]).await;
@@ -491,7 +491,7 @@ async fn recreated_secret_takes_over_without_a_gap() {
     world.secrets(&[]);
     world.until(&["east draining"]).await;
     world.secrets(&[("b", &["east=slow"])]);
-    world.until(&["east syncing b: what was last known stays in use"]).await;
+    world.until(&["east syncing b: its last known state stays in use"]).await;
     assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
     world.until_settled(MembersSettled::All).await;
     world.release("slow");

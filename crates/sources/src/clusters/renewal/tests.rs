@@ -54,7 +54,7 @@ async fn token_is_renewed_in_its_secret_after_half_its_lifetime() {
             data: [("east".to_owned(), Redacted::new(kubeconfig.clone().into_bytes()))].into(),
         })
     };
-    assert!(renewable(&[secret(&[])], Loopback::Allowed).is_empty(), "nobody asked for it");
+    assert!(renewable(&[secret(&[])], Loopback::Allowed).is_empty(), "protobuf was not requested");
     let secrets = vec![secret(&[(SELF_RENEW_ANNOTATION, "true")])];
     let (_objects, objects) =
         watch::channel(Some(Arc::new(Objects { secrets, ..Objects::default() })));

@@ -32,13 +32,13 @@ pub enum AddressError {
     #[error("expected http://HOST:PORT or https://HOST:PORT")]
     Url,
     /// The URL contains a user name or password, which would be logged.
-    #[error("a URL with a user name is not taken: name a file with ?token-file=FILE")]
+    #[error("a URL with a user name is not accepted: name a file with ?token-file=FILE")]
     UserInfo,
     /// An unknown option.
-    #[error("unknown option {0:?}; there are dc, name, token-file and ca-file")]
+    #[error("unknown option {0:?}; the options are dc, name, token-file and ca-file")]
     Option(String),
     /// An option without a value, or with an invalid one.
-    #[error("option {option} can't be {value:?}")]
+    #[error("option {option} cannot have the value {value:?}")]
     Value {
         /// The option.
         option: &'static str,

@@ -138,7 +138,7 @@ pub(super) fn instances(body: &[u8]) -> Result<Instances, String> {
             Ok(instance) => instances.good.push(instance),
             Err(error) => {
                 let fact = one_line(&error.to_string());
-                instances.invalid.push(format!("instance {} makes no sense: {fact}", at + 1));
+                instances.invalid.push(format!("instance {} is invalid: {fact}", at + 1));
             }
         }
     }

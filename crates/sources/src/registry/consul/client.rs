@@ -129,7 +129,7 @@ impl ConsulClient {
             option(&mut text, "index", &index.to_string());
             option(&mut text, "wait", &format!("{}ms", wait.as_millis()));
         }
-        text.parse().map_err(|_| ApiError::Misbehaving(format!("{} is no URL", one_line(&text))))
+        text.parse().map_err(|_| ApiError::Misbehaving(format!("{} is not a URL", one_line(&text))))
     }
 }
 
@@ -150,8 +150,9 @@ impl ConsulToken {
                 String::from_utf8(bytes).map_err(|_| unusable("it is not UTF-8".to_owned()))?
             }
         };
-        let mut value = HeaderValue::from_str(text.trim())
-            .map_err(|_| ApiError::Unauthorized("the token can't be sent: it is no text".into()))?;
+        let mut value = HeaderValue::from_str(text.trim()).map_err(|_| {
+            ApiError::Unauthorized("the token cannot be sent: it is not text".into())
+        })?;
         value.set_sensitive(true);
         Ok(Some(value))
     }
@@ -162,7 +163,9 @@ async fn take(name: &str, response: Response<Incoming>) -> Result<Bytes, ApiErro
     body.map(|body| body.to_bytes()).map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
             let most = BODY_MAX >> 20;
-            return ApiError::Misbehaving(format!("the answer to {name} has more than {most} MiB"));
+            return ApiError::Misbehaving(format!(
+                "the response to {name} has more than {most} MiB"
+            ));
         }
         ApiError::of_exchange(name, &*error)
     })

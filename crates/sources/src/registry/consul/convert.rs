@@ -65,7 +65,7 @@ struct ConsulInstance<'a> {
 pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance]) -> Converted {
     let mut invalid = Vec::new();
     let Some(hostname) = hostname(name) else {
-        invalid.push(format!("{name:?} can't be a DNS name"));
+        invalid.push(format!("{name:?} is not a valid DNS name"));
         return Converted { record: None, invalid };
     };
     let mut members = Vec::new();
@@ -136,13 +136,13 @@ fn member(instance: &Instance) -> Result<Option<ConsulInstance<'_>>, String> {
             .parse()
             .ok()
             .and_then(port_number)
-            .ok_or_else(|| format!("service-port {text:?} is no port"))?,
+            .ok_or_else(|| format!("service-port {text:?} is not a port"))?,
     };
     let given = |text: &&Arc<str>| !text.is_empty();
     let address = Some(&service.address).filter(given).unwrap_or(&instance.node.address);
     let ip: Option<IpAddr> = address.parse().ok();
     if ip.is_some_and(is_no_hosts) {
-        return Err(format!("{address} is no address of an instance"));
+        return Err(format!("{address} is not a valid instance address"));
     }
     if ip.is_none() && !is_name(address) {
         return Err(format!("{address:?} is neither an IP address nor a DNS name"));
@@ -181,10 +181,10 @@ fn keep_one_kind(members: &mut Vec<ConsulInstance<'_>>, invalid: &mut Vec<String
             members,
             invalid,
             |member| member.external,
-            "is outside the mesh, others are in it",
+            "is outside the mesh, while others are inside",
         );
         if members.iter().any(|member| member.ip.is_some()) {
-            let fact = "has a name for an address, others have IP addresses";
+            let fact = "has a host name as address, while others have IP addresses";
             leave_out(members, invalid, |member| member.ip.is_none(), fact);
         }
     }
@@ -197,10 +197,7 @@ fn leave_out(
     fact: &str,
 ) {
     for member in members.iter().filter(|member| out(member)) {
-        invalid.push(format!(
-            "instance {:?} {fact}: it counts for nothing",
-            member.instance.service.id
-        ));
+        invalid.push(format!("instance {:?} {fact}: it is ignored", member.instance.service.id));
     }
     members.retain(|member| !out(member));
 }
@@ -214,8 +211,9 @@ fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<
             Some(text) => match Protocol::of_port("TCP", Some(text), "", member.number) {
                 Protocol::Auto => {
                     let id = &member.instance.service.id;
-                    invalid
-                        .push(format!("instance {id:?}: protocol {text:?} is none: TCP is taken"));
+                    invalid.push(format!(
+                        "instance {id:?}: protocol {text:?} is unknown: TCP is used"
+                    ));
                     Protocol::Tcp
                 }
                 protocol => protocol,
@@ -230,8 +228,9 @@ fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<
         });
         if port.protocol != protocol {
             let (id, held) = (&member.instance.service.id, port.protocol.as_str());
-            invalid
-                .push(format!("instance {id:?}: port {number} speaks {held} by another instance"));
+            invalid.push(format!(
+                "instance {id:?}: port {number} has protocol {held} in another instance"
+            ));
         }
     }
     ports

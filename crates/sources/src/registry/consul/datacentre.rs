@@ -190,13 +190,13 @@ impl DatacentreRun<'_> {
         let trouble = self.contact.as_ref().or(self.catalogue.as_ref());
         let Some((reason, code)) = trouble else {
             if before.is_some() {
-                info!(registry = %self.name, "Consul answers again");
+                info!(registry = %self.name, "Consul is reachable again");
             }
             return;
         };
         if before.is_none() {
             let next = code.next;
-            warn!(registry = %self.name, %code, reason, next, "Consul can't be read; what was last known stays");
+            warn!(registry = %self.name, %code, reason, next, "cannot read Consul; the last known state stays in use");
         }
         let since = before.map_or(now, |before| before.since);
         self.facts.trouble =

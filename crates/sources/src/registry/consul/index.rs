@@ -104,7 +104,7 @@ impl ConsulIndex {
     ) -> CatalogOutcome {
         if filtered && names.is_empty() && !self.services.is_empty() {
             return CatalogOutcome::Doubtful(
-                "the catalogue is empty, since the token may not see it".into(),
+                "the catalogue is empty, because the token may not read it".into(),
             );
         }
         let found = names.iter().filter(|name| self.services.contains_key(*name)).count();
@@ -119,11 +119,11 @@ impl ConsulIndex {
         self.unusable.clear();
         for name in names {
             let Some(host) = convert::hostname(&name) else {
-                self.unusable.push(format!("service {name:?} can't be a DNS name"));
+                self.unusable.push(format!("service {name:?} is not a valid DNS name"));
                 continue;
             };
             if let Some(first) = hosts.get(&host) {
-                let fact = format!("service {name:?} has the host of {first:?}, which counts");
+                let fact = format!("service {name:?} has the host of {first:?}, which is used");
                 self.unusable.push(fact);
             } else {
                 hosts.insert(host, name);
@@ -159,7 +159,8 @@ impl ConsulIndex {
         held.heard = true;
         held.failures = 0;
         if instances.good.is_empty() && filtered && held.record.is_some() {
-            let fact = "the token may not see its instances any more; the last known are kept";
+            let fact =
+                "the token may no longer read its instances; the last known ones stay in use";
             held.trouble = Some(fact.to_owned());
             return false;
         }
@@ -170,7 +171,7 @@ impl ConsulIndex {
         let is_catalogue_doubted = self.guard.waiting().any(|(of, _)| *of == Asked::Catalogue);
         let asked = Asked::Service(Arc::clone(name));
         if found < known && is_catalogue_doubted || !self.guard.admits(asked, known, found, now) {
-            let fact = "it has suddenly no instances; the last known are kept, asking again";
+            let fact = "it suddenly has no instances; the last known ones stay in use until a second response confirms this";
             held.trouble = Some(fact.to_owned());
             return false;
         }
@@ -190,7 +191,7 @@ impl ConsulIndex {
         let Some(held) = self.services.get_mut(name) else { return };
         held.failures += 1;
         held.heard |= held.failures >= FIRST_FAILURES;
-        held.trouble = Some(format!("{fact}; its last known instances are kept"));
+        held.trouble = Some(format!("{fact}; its last known instances stay in use"));
     }
 
     /// Whether all services have been read once, or the first report was sent.

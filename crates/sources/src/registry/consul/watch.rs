@@ -193,7 +193,7 @@ impl Consul {
                 }
                 Err(error) => {
                     if facts.trouble.is_none() {
-                        warn!(registry = %self.name, %error, "datacentres can't be listed; those known stay");
+                        warn!(registry = %self.name, %error, "cannot list datacentres; the known ones stay");
                     }
                     facts.failed(now, error.to_string(), code_of(&error));
                     LIST_AGAIN
@@ -252,7 +252,7 @@ impl Consul {
         datacentre: &str,
     ) -> Result<(), mpsc::error::SendError<RegistryUpdate>> {
         let shard = self.shard(datacentre);
-        warn!(registry = %shard.cluster, "the datacentre has left Consul and is withdrawn");
+        warn!(registry = %shard.cluster, "the datacentre was removed from Consul and is withdrawn");
         self.source_statuses.forget(shard.cluster.as_str());
         let epoch = Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1);
         self.updates.send(RegistryUpdate { shard, epoch, change: ShardChange::Removed }).await

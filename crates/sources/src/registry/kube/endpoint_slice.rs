@@ -175,7 +175,8 @@ impl ReadKind for Slice {
             return IndexedObject { key, value: None, invalid: None };
         };
         if endpoints.count > ENDPOINTS_MAX {
-            let invalid = format!("it has {} endpoints, more than any slice may", endpoints.count);
+            let invalid =
+                format!("it has {} endpoints, more than a slice may have", endpoints.count);
             return IndexedObject { key, value: None, invalid: Some(invalid.into()) };
         }
         let service =
@@ -222,7 +223,7 @@ fn keep_ports(ports: Vec<SlicePort<'_>>, scope: &Scope) -> (SlicePorts, Option<B
         let Some(number) = port.port else { continue };
         match u16::try_from(number) {
             Ok(number) if number > 0 => kept.push((scope.text(&port.name), number)),
-            _ => invalid = Some(format!("{number} is no port").into()),
+            _ => invalid = Some(format!("{number} is not a port").into()),
         }
     }
     (scope.ports(kept), invalid)

@@ -91,7 +91,7 @@ impl ReadKind for DeclaredGateway {
         let mut entrances = BTreeSet::new();
         for listener in &spec.listeners {
             let Some(port) = u16::try_from(listener.port).ok().filter(|port| *port > 0) else {
-                invalid = Some(format!("{} is no port", listener.port).into());
+                invalid = Some(format!("{} is not a port", listener.port).into());
                 continue;
             };
             let (option, value) = LISTENER_PROTOCOL;

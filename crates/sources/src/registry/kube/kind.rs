@@ -82,12 +82,12 @@ impl IndexedKind {
     /// Returns the consequences if the kind may not be read; `None` if it is required.
     pub(super) const fn optional(self) -> Option<&'static str> {
         match self {
-            Self::Pods => Some("no identities, no labels, nothing crosses networks"),
-            Self::Nodes => Some("no localities but the zones of slices, no NodePort gateways"),
+            Self::Pods => Some("no identities, no labels, no traffic across networks"),
+            Self::Nodes => Some("only the zones of slices as localities, no NodePort gateways"),
             Self::Gateways => Some("no network gateways of the Gateway API"),
-            Self::ServiceExports => Some("no service is for other clusters"),
+            Self::ServiceExports => Some("no services for other clusters"),
             Self::ServiceImports => Some("no addresses for services of other clusters"),
-            Self::WorkloadEntries => Some("none of its machines"),
+            Self::WorkloadEntries => Some("no machines"),
             Self::Services | Self::EndpointSlices | Self::Namespaces => None,
         }
     }

@@ -166,7 +166,7 @@ impl ReadKind for Import {
         for text in spec.ips.iter().filter_map(BorrowedText::given) {
             match text.parse() {
                 Ok(address) => vips.push(address),
-                Err(_) => invalid = Some(format!("{text:?} is no address").into()),
+                Err(_) => invalid = Some(format!("{text:?} is not an IP address").into()),
             }
         }
         vips.sort();

@@ -73,7 +73,7 @@ pub(super) async fn follow(client: &ApiClient, namespace: &str, said: &watch::Se
             ) => None,
             Err(error) => {
                 tries += 1;
-                let problem = Some(format!("its mesh ConfigMap can't be read: {error}"));
+                let problem = Some(format!("cannot read its mesh ConfigMap: {error}"));
                 (tries >= TRIES).then_some(Own { trust_domain: None, problem })
             }
         };

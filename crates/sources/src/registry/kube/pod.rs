@@ -254,7 +254,7 @@ impl ReadKind for PodRecord {
             match text.parse() {
                 Ok(address) if addresses.contains(&address) => {}
                 Ok(address) => addresses.push(address),
-                Err(_) => invalid = Some(format!("{text:?} is no address").into()),
+                Err(_) => invalid = Some(format!("{text:?} is not an IP address").into()),
             }
         }
 

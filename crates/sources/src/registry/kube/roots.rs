@@ -228,16 +228,16 @@ impl Publisher<'_> {
                 Err(ApiError::Forbidden(fact)) if fact.contains("being terminated") => {}
                 Err(ApiError::NotFound(_)) => {}
                 Err(ApiError::Forbidden(fact) | ApiError::Unauthorized(fact)) => {
-                    debug!(%namespace, fact, "roots may not be written");
+                    debug!(%namespace, fact, "no permission to write roots");
                     self.state.denied(fact);
                     return REST;
                 }
                 Err(ApiError::Rejected(fact)) => {
-                    debug!(%namespace, name = map.name(), %fact, "roots were not taken");
+                    debug!(%namespace, name = map.name(), %fact, "the API server rejected the roots");
                     self.state.rejected(&namespace, map, Instant::now());
                 }
                 Err(error) => {
-                    debug!(%namespace, %error, "roots can't be written now");
+                    debug!(%namespace, %error, "cannot write roots; they will be retried");
                     return PAUSE;
                 }
             }

@@ -352,7 +352,7 @@ impl Trust {
         let Own { trust_domain, problem } = self.own.borrow().clone().unwrap_or_default();
         let overruled = match (&self.own_mesh, trust_domain) {
             (OwnMesh::Overruled(why), Some(own)) if *own != *self.domain => Some(format!(
-                "its own mesh config says trust domain {own}, which doesn't count: {why}"
+                "its own mesh config names trust domain {own}, which has no effect: {why}"
             )),
             _ => None,
         };
@@ -640,9 +640,9 @@ impl ClusterInputState {
             self.held.shrink(weight);
             let plural = T::KIND.plural();
             let fact = match count > limit {
-                true => format!("it has more than {limit} {plural}, the most that is held"),
+                true => format!("it has more than {limit} {plural}, which is the limit"),
                 false => format!(
-                    "with what its watch of {plural} adds, it takes more than {most} bytes, the most that it may"
+                    "with the objects added by its watch of {plural}, it takes more than {most} bytes, which is the limit"
                 ),
             };
             self.over_budget = Some((T::KIND, fact));
@@ -700,7 +700,7 @@ impl ClusterInputState {
         self.status.degraded.extend(self.trust.remarks());
         if let count @ 1.. = self.client.unreadable_ca_blocks() {
             let code = &codes::CREDENTIAL_UNUSABLE;
-            let fact = "certificates of the CA bundle can't be read and are ignored";
+            let fact = "certificates of the CA bundle are unreadable and ignored";
             self.status.degraded.push(format!("{code}: {count} {fact}"));
         }
         self.status.degraded.extend(self.traffic.borrow().problems.iter().cloned());

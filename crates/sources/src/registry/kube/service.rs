@@ -318,7 +318,7 @@ impl ReadKind for KubeService {
         for text in all.iter().filter(|text| !matches!(&***text, "" | "None")) {
             match text.parse() {
                 Ok(address) => vips.push(address),
-                Err(_) => invalid = Some(format!("{text:?} is no cluster IP").into()),
+                Err(_) => invalid = Some(format!("{text:?} is not a cluster IP").into()),
             }
         }
 
@@ -328,7 +328,7 @@ impl ReadKind for KubeService {
         for port in spec.ports.into_iter().filter(|port| *port.protocol != *"SCTP") {
             let port_number = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
             let Some(number) = port_number(port.port) else {
-                invalid = Some(format!("{} is no port", port.port).into());
+                invalid = Some(format!("{} is not a port", port.port).into());
                 continue;
             };
             let target = match (port.target_port.name(), port.target_port.number()) {
@@ -337,7 +337,7 @@ impl ReadKind for KubeService {
                 (None, target) => match port_number(target) {
                     Some(target) => TargetPort::Number(target),
                     None => {
-                        invalid = Some(format!("{target} is no target port").into());
+                        invalid = Some(format!("{target} is not a target port").into());
                         continue;
                     }
                 },

@@ -133,7 +133,7 @@ fn conditions(
         vec![condition("Valid", false, reason, message), pending]
     };
     match service {
-        None => return refused("NoService", "there is no Service of this name in the mesh"),
+        None => return refused("NoService", "the mesh has no Service with this name"),
         Some(Resolution::Alias(_)) => {
             return refused("InvalidServiceType", "a Service of type ExternalName is not exported");
         }
@@ -142,18 +142,21 @@ fn conditions(
     let is = |clusters: &[ClusterId]| clusters.contains(cluster);
     let ready = match of_mesh {
         Some(shared) if is(&shared.clusters) => {
-            condition("Ready", true, "Exported", "proxies of all clusters are given its endpoints")
+            condition("Ready", true, "Exported", "proxies of all clusters receive its endpoints")
         }
-        Some(shared) if is(&shared.refused) => {
-            condition("Ready", false, "Failed", "policy doesn't let this cluster export it")
-        }
-        _ => condition("Ready", false, "Pending", "the mesh doesn't have it yet"),
+        Some(shared) if is(&shared.refused) => condition(
+            "Ready",
+            false,
+            "Failed",
+            "the policy does not allow this cluster to export it",
+        ),
+        _ => condition("Ready", false, "Pending", "the mesh does not have it yet"),
     };
     let conflict = match of_mesh.and_then(|shared| shared.conflict.as_ref()) {
         Some(conflict) => condition("Conflict", true, &conflict.reason, &conflict.message),
         None => condition("Conflict", false, "NoConflicts", "all clusters that export it agree"),
     };
-    vec![condition("Valid", true, "Valid", "there is a Service of this name"), ready, conflict]
+    vec![condition("Valid", true, "Valid", "a Service with this name exists"), ready, conflict]
 }
 
 fn says_the_same(a: &ExportCondition, b: &ExportCondition) -> bool {

@@ -89,15 +89,17 @@ impl ConfigFile {
     pub(super) fn fate(&self, is_kept: bool) -> String {
         let (objects, earlier) = (self.objects.len(), self.earlier.len());
         if self.was_good {
-            return format!("its last good objects ({}) are kept", objects + earlier);
+            return format!("its last valid objects ({}) stay in use", objects + earlier);
         }
-        let counts = format!("what is good of it ({objects} objects) counts");
+        let counts = format!("its valid objects ({objects}) apply");
         match (earlier, is_kept) {
-            (0, true) => format!("{counts}, and nothing else is known of it"),
+            (0, true) => format!("{counts}, and no earlier content of it is known"),
             (0, false) => format!(
-                "{counts}, and what else it held before the start does not: without --state-dir nothing is remembered"
+                "{counts}, and other objects that it contained before the start do not: without --state-dir nothing is remembered"
             ),
-            _ => format!("{counts}, and what else it held before ({earlier} objects) is kept"),
+            _ => format!(
+                "{counts}, and other objects that it contained before ({earlier}) stay in use"
+            ),
         }
     }
 

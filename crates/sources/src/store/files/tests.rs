@@ -143,7 +143,7 @@ fn invalid_file_keeps_its_last_valid_objects() {
         assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{bad}");
         let warnings = fixture.warnings().join("\n");
         assert!(warnings.contains(where_and_why), "{bad}: {warnings}");
-        assert!(warnings.contains("STR0219") && warnings.contains("are kept"), "{warnings}");
+        assert!(warnings.contains("STR0219") && warnings.contains("stay in use"), "{warnings}");
     }
     fixture.write("a.yaml", &secret("c", ""));
     fixture.look();
@@ -209,7 +209,7 @@ fn warnings_never_quote_the_file() {
 fn duplicate_key_is_reported() {
     let text = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n  name: b\n";
     let wrong = parse_text("a.yaml", text, "strait-system").err().expect("which one is meant?");
-    assert!(wrong.to_string().contains("line 5: has one key twice there"), "{wrong}");
+    assert!(wrong.to_string().contains("line 5: has a duplicate key there"), "{wrong}");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn the_first_file_by_name_wins() {
     assert_eq!(east(&fixture), b"one");
     assert_eq!(
         fixture.warnings(),
-        ["2.yaml: Secret strait-system/a is in 1.yaml already; that one counts"]
+        ["2.yaml: Secret strait-system/a is in 1.yaml already; that one is used"]
     );
     fs::remove_file(fixture.directory.path().join("1.yaml")).expect("removed");
     assert!(fixture.look());
@@ -464,7 +464,9 @@ fn file_that_is_invalid_at_start_keeps_its_remembered_objects() {
     assert_eq!(second.others(), ["allow AUDIT", "deny DENY", "more DENY"]);
     assert_eq!(second.unread(), ["deny"]);
     assert_eq!(second.objects.config_maps.len(), 1, "the mesh config is not another one by a slip");
-    assert!(second.warnings()[0].contains("what else it held before (2 objects) is kept"));
+    assert!(
+        second.warnings()[0].contains("other objects that it contained before (2) stay in use")
+    );
     // The next start has the same result.
     let next = RememberedStore { config_map: known.config_map, ..self::known(&second) };
     let mut third = second.restarted(&next);
@@ -515,13 +517,13 @@ fn warning_states_that_nothing_is_remembered_without_a_state_directory() {
     let broken = format!("kind: [\n---\n{}", policy("a", "DENY"));
     let fixture = Fixture::with(&[("a.yaml", &broken)]);
     assert!(fixture.warnings()[0].ends_with(
-        "what is good of it (1 objects) counts, and what else it held before the start does not: without --state-dir nothing is remembered"
+        "its valid objects (1) apply, and other objects that it contained before the start do not: without --state-dir nothing is remembered"
     ), "{:?}", fixture.warnings());
     let mut kept =
         fixture.restarted(&RememberedStore { is_kept: true, ..RememberedStore::default() });
     kept.look();
     assert!(
-        kept.warnings()[0].ends_with("and nothing else is known of it"),
+        kept.warnings()[0].ends_with("and no earlier content of it is known"),
         "{:?}",
         kept.warnings()
     );
@@ -545,7 +547,7 @@ fn missing_restrictive_policies_are_detected_among_other_objects() {
     assert_eq!(
         fixture.warnings(),
         [
-            "the directory: STR0606: of policies that restrict access it has 0 where 40 were known (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); asked again before it counts, what was read before is kept"
+            "the directory: STR0606: of policies that restrict access it has 0 where 40 were known (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); asked again before it counts, the previous version stays in use"
         ]
     );
     assert!(fixture.look_later());
@@ -553,7 +555,7 @@ fn missing_restrictive_policies_are_detected_among_other_objects() {
     // All policies, of any kind.
     fixture.write("allow.yaml", "");
     fixture.look();
-    assert!(fixture.warnings()[0].contains("of access policies it has 0 where 60 were known"));
+    assert!(fixture.warnings()[0].contains("for access policies, it has 0 where 60 were known"));
     assert!(fixture.look_later());
     assert_eq!(fixture.others().len(), 200);
     // The only one was deleted, and half of them were deleted.

@@ -67,7 +67,7 @@ pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, known:
         let ended = stream(&server, &mut state, &mut facts, &mut published, &line).await;
         if facts.trouble.is_none() {
             let (code, next) = (ended.code, ended.code.next);
-            warn!(server = server.address, reason = ended.fact, %code, next, "no stream; what was last known stays");
+            warn!(server = server.address, reason = ended.fact, %code, next, "no stream; the last known state stays in use");
         }
         facts.failed(SystemTime::now(), ended.fact, ended.code);
         line.report(&facts);
@@ -107,7 +107,9 @@ async fn stream(
     let opened = client.stream_aggregated_resources(ReceiverStream::new(taken)).await;
     let mut responses = match opened {
         Ok(responses) => responses.into_inner(),
-        Err(status) => return unreachable(format!("the stream is refused: {}", status.message())),
+        Err(status) => {
+            return unreachable(format!("the server rejected the stream: {}", status.message()));
+        }
     };
     let mut settled = false;
     let settle = tokio::time::sleep(ANSWER);
@@ -139,10 +141,10 @@ async fn stream(
             facts.heard(SystemTime::now());
             if let Some(refused) = &request.error_detail {
                 let code = &codes::MCP_ODD;
-                warn!(server = server.address, reason = refused.message, %code, next = code.next, "objects that make no sense are refused");
+                warn!(server = server.address, reason = refused.message, %code, next = code.next, "invalid objects are rejected");
             }
             if requests.send(*request).await.is_err() {
-                return unreachable("the server takes no requests any more".into());
+                return unreachable("the server accepts no further requests".into());
             }
             // The first stream must deliver all types; later ones update existing contents.
             *published |= settled || state.is_heard();
@@ -183,7 +185,7 @@ async fn connect(server: &McpServer) -> Result<Channel, McpStreamEnd> {
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let name = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
             let name = ServerName::try_from(name.clone()).map_err(|_| McpStreamEnd {
-                fact: format!("{name:?} is no name of a server"),
+                fact: format!("{name:?} is not a valid server name"),
                 code: &codes::MCP_TLS,
             })?;
             Some((TlsConnector::from(config), name))
@@ -248,7 +250,7 @@ async fn tls_config(tls: &McpTls) -> Result<Arc<ClientConfig>, String> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
-            _ => Err(format!("{} holds no certificate that can be read", path.display())),
+            _ => Err(format!("{} contains no readable certificate", path.display())),
         }
     };
     let mut roots = RootCertStore::empty();
@@ -266,7 +268,7 @@ async fn tls_config(tls: &McpTls) -> Result<Arc<ClientConfig>, String> {
             let parsed = PrivateKeyDer::from_pem_slice(&read(key).await?);
             // Never quotes the content.
             let parsed =
-                parsed.map_err(|_| format!("{} holds no key that can be read", key.display()))?;
+                parsed.map_err(|_| format!("{} contains no readable key", key.display()))?;
             builder
                 .with_client_auth_cert(chain, parsed)
                 .map_err(|error| format!("key and certificate can't be used: {error}"))?

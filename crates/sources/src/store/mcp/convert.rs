@@ -24,13 +24,13 @@ pub(super) struct UnusableDocument {
 pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), UnusableDocument> {
     let nameless = |fact: &str| UnusableDocument { key: None, fact: fact.to_owned() };
     if name_of(&any.type_url) != RESOURCE {
-        return Err(nameless(&format!("{:?} is no {RESOURCE}", any.type_url)));
+        return Err(nameless(&format!("{:?} is not a {RESOURCE}", any.type_url)));
     }
     let resource = Resource::decode(&*any.value);
     let resource = resource.map_err(|_| nameless("a resource can't be decoded"))?;
     let metadata = resource.metadata.ok_or_else(|| nameless("a resource has no metadata"))?;
     let key = key(kind, &metadata.name)
-        .ok_or_else(|| nameless(&format!("{:?} is no namespace/name", metadata.name)))?;
+        .ok_or_else(|| nameless(&format!("{:?} is not NAMESPACE/NAME", metadata.name)))?;
     let bad = |fact: &str| UnusableDocument { key: Some(key.clone()), fact: fact.to_owned() };
     let body = resource.body.ok_or_else(|| bad("it has no body"))?;
     // The version in the message name has no effect: all versions have one form.
@@ -40,10 +40,9 @@ pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), 
     let fits = of_package.is_some_and(|rest| rest.starts_with('.'))
         && message.rsplit('.').next() == Some(kind.kind);
     if !fits {
-        return Err(bad(&format!("its body is {message:?}, no {}", kind.kind)));
+        return Err(bad(&format!("its body is {message:?}, not a {}", kind.kind)));
     }
-    let read =
-        kind.spec.ok_or_else(|| bad("it is of a kind that MCP servers are not asked for"))?;
+    let read = kind.spec.ok_or_else(|| bad("its kind is not requested from MCP servers"))?;
     let spec = read(&body.value).map_err(|_| bad("its body can't be decoded"))?;
     let mut object = json!({
         "metadata": {

@@ -172,7 +172,7 @@ impl McpState {
                     .map(|((one, objects), doubt)| match objects {
                         AnsweredObjects::All => format!("its list of {} {doubt}", one.url()),
                         AnsweredObjects::Restricting => format!(
-                            "of those that restrict access its list of {} {doubt}",
+                            "for policies that restrict access, its list of {} {doubt}",
                             one.url()
                         ),
                     })
@@ -243,8 +243,8 @@ impl McpState {
 fn message(kind: &StoreKind, bad: &UnusableDocument) -> String {
     let fact = &bad.fact;
     match &bad.key {
-        Some(key) => format!("{key}: {fact}; what it was before counts"),
-        None => format!("{}: {fact}; nothing is taken for gone", kind.kind),
+        Some(key) => format!("{key}: {fact}; its previous version stays in use"),
+        None => format!("{}: {fact}; no missing object is deleted", kind.kind),
     }
 }
 

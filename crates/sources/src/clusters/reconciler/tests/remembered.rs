@@ -105,7 +105,7 @@ async fn members_whose_secrets_may_be_in_unreadable_files_stay_unchanged() {
     // One member is found, one is under another Secret, one is not found.
     let found: &[(&str, &[&str])] = &[("a", &["east=good-uid-1"]), ("z", &["north=good-uid-2"])];
     partly(&world, found, Some("more.yaml"));
-    let unread = "west rejected c: STR0219: its Secret is not found, and may be in more.yaml";
+    let unread = "west rejected c: STR0219: its Secret was not found, and may be in more.yaml";
     world.until(&["east live a", "north live z", unread]).await;
     world.until_settled(MembersSettled::All).await;
     // Other changes in the meantime don't affect it.

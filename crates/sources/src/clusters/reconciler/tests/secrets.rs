@@ -69,7 +69,7 @@ async fn reverted_takeover_loses_no_state() {
 async fn cluster_paused_from_the_start_is_not_contacted() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1", "strait.dev/mode=pause"])]);
-    world.until(&["east paused: frozen by strait.dev/mode; nothing is known of it"]).await;
+    world.until(&["east paused: frozen by strait.dev/mode; it has no data"]).await;
     world.until_settled(MembersSettled::All).await;
     assert_eq!(*lock(&world.doubles.started), 0);
     world.secrets(&[("a", &["east=good-1"])]);
@@ -82,7 +82,7 @@ async fn drain_applies_although_the_kubeconfig_became_invalid() {
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;
     world.secrets(&[("a", &["east=exec", "strait.dev/mode=drain"])]);
-    world.until(&["east draining: the cluster runs on as before: STR0203"]).await;
+    world.until(&["east draining: the cluster continues unchanged: STR0203"]).await;
     assert_eq!(world.outputs.known.borrow().clusters["east"].mode, Mode::Drain);
     world.until_alive(&["east good-1"]).await;
 }

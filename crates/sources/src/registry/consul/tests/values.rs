@@ -145,10 +145,10 @@ fn invalid_instance_does_not_affect_others() {
     for (bad, said) in [
         (with("/Service/Port", json!(70_000)), "port 70000"),
         (with("/Service/Port", json!(-1)), "port -1"),
-        (with("/Service/Address", json!("0.0.0.0")), "no address of an instance"),
+        (with("/Service/Address", json!("0.0.0.0")), "not a valid instance address"),
         (with("/Service/Address", json!("a b")), "neither an IP address nor a DNS name"),
-        (with("/Service/Address", json!("name.example")), "has a name for an address"),
-        (with("/Service/Tags", json!(["service-port|x"])), "service-port \"x\" is no port"),
+        (with("/Service/Address", json!("name.example")), "has a host name as address"),
+        (with("/Service/Tags", json!(["service-port|x"])), "service-port \"x\" is not a port"),
     ] {
         let converted = convert(&[good.clone(), bad]);
         assert_eq!(converted.record.expect("a service").endpoints.len(), 1, "{said}");

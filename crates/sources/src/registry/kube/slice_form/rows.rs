@@ -142,7 +142,7 @@ impl<'a> Rows<'a> {
             }
             None => {
                 let text = String::from_utf8_lossy(text.as_ref());
-                self.invalid = Some(format!("{text:?} is no address").into());
+                self.invalid = Some(format!("{text:?} is not an IP address").into());
                 return;
             }
         };
