@@ -657,7 +657,7 @@ mod tests {
         let combined = combine(&own, &"config directory".into(), &[server("a:1")], &further);
         assert_eq!(
             combined.shadowed[0].to_string(),
-            "STR0222: ServiceEntry shop/db of xds://a:1 counts for nothing: config directory has it, and comes first"
+            "STR0222: ServiceEntry shop/db of xds://a:1 has no effect: config directory has it, and takes precedence"
         );
     }
 }

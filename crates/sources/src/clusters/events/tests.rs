@@ -53,7 +53,7 @@ fn token_that_expires_soon_is_reported_once_and_so_is_its_successor() {
     assert!(said(1_000, false).is_empty());
     let [text] = &said(1_000, true)[..] else { panic!("one warning") };
     assert!(
-        text.starts_with("STR0316: the token of cluster east ends at 1970-01-01T00:16:40Z"),
+        text.starts_with("STR0316: the token of cluster east expires at 1970-01-01T00:16:40Z"),
         "{text}"
     );
     assert!(text.contains("strait cluster rotate east"), "{text}");

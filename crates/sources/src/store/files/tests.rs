@@ -239,7 +239,7 @@ fn services_and_pods_and_secrets_elsewhere_are_ignored_with_a_warning() {
     assert_eq!(
         fixture.warnings(),
         [
-            "a.yaml: Secret shop/a is ignored: only those in namespace strait-system count",
+            "a.yaml: Secret shop/a is ignored: only those in namespace strait-system are used",
             "s.yaml, document 1, line 1: Service shop/s is ignored: services come from member clusters",
         ]
     );
@@ -547,7 +547,7 @@ fn missing_restrictive_policies_are_detected_among_other_objects() {
     assert_eq!(
         fixture.warnings(),
         [
-            "the directory: STR0606: of policies that restrict access it has 0 where 40 were known (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); asked again before it counts, the previous version stays in use"
+            "the directory: STR0606: for policies that restrict access, it has 0 where 40 were known (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); asked again before it counts, the previous version stays in use"
         ]
     );
     assert!(fixture.look_later());

@@ -24,7 +24,7 @@ pub(super) struct UnusableDocument {
 pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), UnusableDocument> {
     let nameless = |fact: &str| UnusableDocument { key: None, fact: fact.to_owned() };
     if name_of(&any.type_url) != RESOURCE {
-        return Err(nameless(&format!("{:?} is not a {RESOURCE}", any.type_url)));
+        return Err(nameless(&format!("{:?} is not {RESOURCE}", any.type_url)));
     }
     let resource = Resource::decode(&*any.value);
     let resource = resource.map_err(|_| nameless("a resource can't be decoded"))?;

@@ -354,9 +354,13 @@ mod tests {
                 "shop/a: its body can't",
                 true,
             ),
-            (resource("shop/a", &format!("{url}WorkloadEntry"), workload), "no ServiceEntry", true),
-            (resource("nonsense", url, vec![]), "\"nonsense\" is no namespace/name", true),
-            (any("type.googleapis.com/x", vec![]), "is no istio.mcp", true),
+            (
+                resource("shop/a", &format!("{url}WorkloadEntry"), workload),
+                "not a ServiceEntry",
+                true,
+            ),
+            (resource("nonsense", url, vec![]), "\"nonsense\" is not NAMESPACE/NAME", true),
+            (any("type.googleapis.com/x", vec![]), "is not istio.mcp", true),
             (any("/istio.mcp.v1alpha1.Resource", vec![0xff]), "can't be decoded", true),
         ] {
             let answer =
@@ -439,7 +443,7 @@ mod tests {
         let McpOutcome::Doubtful(fact) = state.answer(&answer(&[]), start) else {
             panic!("it is doubted")
         };
-        let text = "of those that restrict access its list of security.istio.io/v1/AuthorizationPolicy has 0 where 2 were known (lacking AuthorizationPolicy shop/deny-a, AuthorizationPolicy shop/deny-b); asked again before it counts";
+        let text = "for policies that restrict access, its list of security.istio.io/v1/AuthorizationPolicy has 0 where 2 were known (lacking AuthorizationPolicy shop/deny-a, AuthorizationPolicy shop/deny-b); asked again before it counts";
         assert_eq!(fact, text);
         assert_eq!(state.objects().len(), 11);
         state.begin();
