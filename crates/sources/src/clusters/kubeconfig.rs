@@ -591,7 +591,7 @@ impl KubeconfigUser<'_> {
                 Some(Redacted::new(token.to_owned()))
             }
             Some(_) => {
-                return Err(unusable("token", "contains a character that is not valid in a token"));
+                return Err(unusable("token", "contains an invalid character"));
             }
             None => None,
         };
@@ -609,10 +609,7 @@ impl KubeconfigUser<'_> {
         };
         Ok(match (certificate, token, self.username) {
             (_, Some(_), Some(_)) => {
-                return Err(unusable(
-                    "username",
-                    "is set in addition to a token: only one of them can be used",
-                ));
+                return Err(unusable("username", "is set next to a token: use only one of them"));
             }
             (Some((certificate_pem, key_pem)), Some(token), None) => {
                 ApiCredential::CertificateAndToken { certificate_pem, key_pem, token }
@@ -623,10 +620,7 @@ impl KubeconfigUser<'_> {
             (None, Some(token), None) => ApiCredential::Token(token),
             (None, None, Some(name)) => {
                 if name.contains(':') || name.chars().any(char::is_control) {
-                    return Err(unusable(
-                        "username",
-                        "contains a character that is not valid in a user name",
-                    ));
+                    return Err(unusable("username", "contains an invalid character"));
                 }
                 ApiCredential::Basic {
                     username: name.to_owned(),
@@ -663,7 +657,7 @@ impl ServerUrl {
             return Err("contains a query or a fragment");
         }
         if rest.contains(['\\', '"', '<', '>', '^', '`', '{', '|', '}']) {
-            return Err("contains a character that is not valid in a URL");
+            return Err("contains an invalid character");
         }
         let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
         let (host, port) = match authority.strip_prefix('[') {
