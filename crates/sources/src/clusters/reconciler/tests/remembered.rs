@@ -61,7 +61,7 @@ async fn members_are_presumed_until_the_secrets_are_read() {
     // One member is unchanged, one has another Secret, one was removed.
     world.secrets(&[("a", &["east=good-uid-9"]), ("z", &["north=good-uid-8"])]);
     world
-        .until(&["east identityChanged a", "north live z", "west draining c: its Secret has gone"])
+        .until(&["east identityChanged a", "north live z", "west draining c: its Secret was deleted"])
         .await;
 }
 
@@ -112,7 +112,7 @@ async fn members_whose_secrets_may_be_in_unreadable_files_stay_unchanged() {
     partly(&world, &[("z", &["north=good-uid-2"])], Some("more.yaml"));
     world.until(&["east draining a", "north live z", unread]).await;
     partly(&world, found, None);
-    world.until(&["east live a", "north live z", "west draining c: its Secret has gone"]).await;
+    world.until(&["east live a", "north live z", "west draining c: its Secret was deleted"]).await;
 }
 
 /// Before the mesh config is read, no cluster can be contacted.
