@@ -137,13 +137,16 @@ mod tests {
         let bad: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let good: SocketAddr = "203.0.113.9:0".parse().expect("an address");
         let members = Loopback::Allowed;
-        let found = permitted("a.example", vec![bad, good], members).expect("one is good");
+        let found =
+            permitted("a.example", vec![bad, good], members).expect("one address is permitted");
         assert_eq!(found, [good]);
-        let own = permitted("a.example", vec![bad], Loopback::Named).expect("the operator's own");
+        let own = permitted("a.example", vec![bad], Loopback::Named)
+            .expect("the operator's own kubeconfig");
         assert_eq!(own, [bad]);
         let metadata = "169.254.169.254:0".parse().expect("an address");
         permitted("a.example", vec![metadata], Loopback::Named).expect_err("never");
-        let error = permitted("a.example", vec![bad], members).expect_err("none is good");
+        let error =
+            permitted("a.example", vec![bad], members).expect_err("no address is permitted");
         assert_eq!(
             error.to_string(),
             "a.example resolves to 127.0.0.1, a loopback address, which is never dialled"
@@ -167,7 +170,7 @@ mod tests {
             Ok::<_, String>(found.map(|socket| socket.ip().to_string()).collect::<Vec<_>>())
         };
         assert_eq!(ask().await, Ok(vec!["192.0.2.1".to_owned()]));
-        let refused = ask().await.expect_err("our own address");
+        let refused = ask().await.expect_err("a loopback address");
         assert!(refused.contains("resolves to 127.0.0.1, a loopback address"), "{refused}");
         assert_eq!(ask().await, Ok(vec!["192.0.2.3".to_owned()]));
     }

@@ -68,7 +68,11 @@ mod tests {
         backoff.pause(0.5);
         backoff.pause(0.5);
         backoff.held(Duration::from_secs(2));
-        assert_eq!(backoff.pause(0.5).as_millis(), 3200, "2 s is not worth a wait of 1.6 s");
+        assert_eq!(
+            backoff.pause(0.5).as_millis(),
+            3200,
+            "an attempt of 2 s is too short after a delay of 1.6 s"
+        );
         backoff.held(Duration::from_secs(7));
         assert_eq!(backoff.pause(0.5).as_millis(), 800);
     }

@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(asked(&format!("{come} -7")), (999, 1000));
         assert_eq!(asked(&format!("{come} {go}")), (0, 1000));
         let by_turns: String = (0..1000).map(|n| format!("+{n} -{n} ")).collect();
-        assert_eq!(asked(&by_turns), (0, 1999), "each is asked when it comes as well");
+        assert_eq!(asked(&by_turns), (0, 1999), "each key is also read on arrival");
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn secret(namespace: &str, name: &str, labels: Value) -> Value {
 
 async fn told(events: &mut mpsc::Receiver<WatchEvent<Secret>>) -> String {
     let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
-    match event.expect("in time").expect("the watch goes on") {
+    match event.expect("in time").expect("the watch continues") {
         WatchEvent::Restarted { objects, invalid } => {
             assert!(invalid.is_empty());
             let names: Vec<_> = objects.iter().map(|one| one.metadata.name.to_string()).collect();
@@ -110,7 +110,7 @@ async fn selection_is_sent_completely_and_then_as_changes() {
     assert_eq!(told(&mut events).await, r#"applied plain {"east": "eA=="}"#);
     sim.store().apply(secret("strait-system", "plain", json!({}))).expect("unlabelled");
     assert_eq!(told(&mut events).await, "deleted strait-system/plain");
-    sim.store().delete("Secret", "strait-system", "a").expect("it is there");
+    sim.store().delete("Secret", "strait-system", "a").expect("the object exists");
     assert_eq!(told(&mut events).await, "deleted strait-system/a");
 }
 
@@ -203,7 +203,7 @@ async fn stream_without_a_reader_does_not_block_others() {
     }
     client.probe().await.expect("it answers");
     for answer in &mut unread {
-        assert!(answer.whole(16 << 20).await.expect("all of it").len() > 4 << 20);
+        assert!(answer.whole(16 << 20).await.expect("the complete response").len() > 4 << 20);
     }
 }
 
@@ -244,7 +244,7 @@ async fn only_a_successful_probe_after_a_failed_one_wakes_readers() {
     let (mut revived, mut failing) = (client.revived.subscribe(), false);
     let mut wakes = |found| {
         client.note(&found, &mut failing);
-        let woken = revived.has_changed().expect("the client is there");
+        let woken = revived.has_changed().expect("the client exists");
         revived.mark_unchanged();
         woken
     };
@@ -312,7 +312,7 @@ async fn response_received_after_the_server_returned_is_read_to_its_end() {
 async fn error_names_the_unreachable_server() {
     let (sim, client) = start().await;
     sim.stop().await;
-    let error = client.probe().await.expect_err("it is away");
+    let error = client.probe().await.expect_err("it is unreachable");
     let ApiError::Unreachable(fact) = error else { panic!("{error:?}") };
     assert!(fact.starts_with(&sim.address().to_string()), "{fact}");
 }
@@ -364,7 +364,7 @@ async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
     let mut told = Vec::new();
     while told.last().is_none_or(|name| name != "late") {
         let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
-        match event.expect("in time").expect("the watch goes on") {
+        match event.expect("in time").expect("the watch continues") {
             WatchEvent::Restarted { objects, .. } => {
                 told.extend(objects);
                 sim.store().apply(objects::namespace("late")).expect("a namespace");

@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn server_may_present_a_given_root() {
         let (own, other) = (made(&params()), made(&params()));
-        judge(&[&other, &own], &own, "api.example", 2025).expect("it is a root");
+        judge(&[&other, &own], &own, "api.example", 2025).expect("it is a given root");
         for (roots, name, year, said) in [
             // The same names and issuer, with another key.
             (vec![&other], "api.example", 2025, "CaUsedAsEndEntity"),

@@ -352,7 +352,7 @@ mod tests {
         run.state.listed("5".into(), run.now, 0.5);
         assert_eq!(run.version().as_deref(), Some("5"));
         run.failed(gone());
-        assert_eq!(run.ask(), NextRequest::Page { token: None }, "pages for good");
+        assert_eq!(run.ask(), NextRequest::Page { token: None }, "pages from now on");
     }
 
     #[test]
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn version_is_checked_after_a_failure() {
         let mut run = Run::watching("5");
-        assert!(matches!(run.ask(), NextRequest::Watch { .. }), "nothing has happened");
+        assert!(matches!(run.ask(), NextRequest::Watch { .. }), "nothing was reported");
         run.failed(broken());
         assert_eq!(run.ask(), NextRequest::Check { version: "5".into() });
         run.failed(ApiError::VersionAhead("Too large resource version".into()));
@@ -448,7 +448,7 @@ mod tests {
         let too_long = ApiError::OverBudget("too long".into());
         let pauses: Vec<_> = (0..11).map(|_| refused(&too_long)).collect();
         let minutes = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 600.0, 600.0];
-        assert_eq!(pauses, minutes, "each costs what it may");
+        assert_eq!(pauses, minutes, "each response costs up to the limit");
         // A page from a proxy costs little, and may be temporary.
         let nonsense = ApiError::Misbehaving("a web page".into());
         let pauses: Vec<_> = (0..10).map(|_| refused(&nonsense)).collect();
@@ -468,17 +468,13 @@ mod tests {
             asked
         };
         assert_eq!(asked_in_an_hour(WatchState::of_optional()), 37);
-        assert_eq!(asked_in_an_hour(WatchState::new()), 125, "without it nothing works");
+        assert_eq!(asked_in_an_hour(WatchState::new()), 125, "the kind is required");
         let mut run = Run { state: WatchState::of_optional(), ..Run::new() };
         for _ in 0..20 {
             run.failed(absent());
         }
         run.failed(ApiError::Unreachable("connection refused".into()));
-        assert_eq!(
-            run.failed(absent()),
-            800,
-            "it may have been installed while the server was away"
-        );
+        assert_eq!(run.failed(absent()), 800, "the kind may have been installed during the outage");
     }
 
     #[test]
@@ -488,15 +484,19 @@ mod tests {
         for _ in 0..6 {
             run.failed(ApiError::Unreachable("connection refused".into()));
         }
-        assert_eq!(run.failed(forbidden()), 800, "however long it was away");
+        assert_eq!(run.failed(forbidden()), 800, "independent of the length of the outage");
         assert_eq!(run.failed(forbidden()), 1600);
         // Requests were accepted for a while.
         run.state.checked();
         run.state.failed(&broken(), Duration::from_secs(2), 0.5);
-        assert_eq!(run.failed(forbidden()), 800, "as soon after the next start");
+        assert_eq!(run.failed(forbidden()), 800, "at once after the next start");
         // Lists are allowed, watches are not.
         run.state.checked();
-        assert_eq!(run.failed(forbidden()), 1600, "a question that is refused at once is no proof");
+        assert_eq!(
+            run.failed(forbidden()),
+            1600,
+            "a request that is refused at once is no success"
+        );
     }
 
     #[test]
@@ -520,11 +520,19 @@ mod tests {
         let mut run = Run::watching("5");
         let second = Duration::from_secs(1);
         for _ in 0..100 {
-            assert_eq!(run.state.watch_ended(second, false, 0.5), AT_ONCE, "each second is fine");
+            assert_eq!(
+                run.state.watch_ended(second, false, 0.5),
+                AT_ONCE,
+                "once per second is allowed"
+            );
             assert_eq!(run.version().as_deref(), Some("5"));
         }
         let soon = Duration::from_millis(10);
-        assert_eq!(run.state.watch_ended(soon, true, 0.5).as_millis(), 990, "it told something");
+        assert_eq!(
+            run.state.watch_ended(soon, true, 0.5).as_millis(),
+            990,
+            "it reported something"
+        );
         let mut total = AT_ONCE;
         for _ in 0..100 {
             total += run.state.watch_ended(AT_ONCE, false, 0.5);

@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(recorded(b"\x08\x96\x01\x12\x02hi").as_deref(), Ok("1=150 2:hi"));
         assert_eq!(recorded(b"\x09........\x15....\x18\x01").as_deref(), Ok("1! 2! 3=1"));
         assert_eq!(recorded(b"\x82\x01\x02hi\xf8\x7f\x05").as_deref(), Ok("16:hi 2047=5"));
-        assert_eq!(recorded(b"\x88\x00\x85\x00").as_deref(), Ok("1=5"), "longer than need be");
+        assert_eq!(recorded(b"\x88\x00\x85\x00").as_deref(), Ok("1=5"), "longer than necessary");
         let long = [&b"\x0a\xc8\x01"[..], &[b'a'; 200], b"\x10\x01"].concat();
         assert_eq!(recorded(&long), Ok(format!("1:{} 2=1", "a".repeat(200))));
         let most = b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";

@@ -137,7 +137,7 @@ fn deep_nesting_is_skipped_safely() {
     assert_eq!(page(&list).expect("a page").objects.len(), 1, "skipped without recursion");
     let known = format!(r#"{{"metadata":{{"name":"a","labels":{deep}}}}}"#);
     let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{known}]}}"#);
-    assert_eq!(page(&list).expect("a page").invalid.len(), 1, "costs only itself");
+    assert_eq!(page(&list).expect("a page").invalid.len(), 1, "affects no other object");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn items_are_found_at_any_position() {
         r#""items" : [ {"metadata":{"name":"a\u002d}]"}},{"metadata":{"name":"b"}, "x":"\\"} ]"#;
     for list in [format!("{{{metadata},{items}}}"), format!("{{{items}, {metadata}, \"y\":[]}}")] {
         let page = page(&list).expect("a page");
-        assert_eq!(page.invalid.len(), 1, "a name that is none");
+        assert_eq!(page.invalid.len(), 1, "an invalid name");
         assert_eq!(names(page), ["b"], "{list}");
     }
     let escaped = format!(r#"{{{metadata},"it\u0065ms":[{{"metadata":{{"name":"a"}}}}]}}"#);

@@ -153,10 +153,10 @@ mod tests {
         assert_eq!(sequence.flap(4, 10), None);
         assert_eq!(sequence.flap(1, 3), seconds(30));
         let mut slow = Sequence(Flapping::default(), Instant::now());
-        assert_eq!(slow.flap(50, 16), None, "four in any two minutes");
+        assert_eq!(slow.flap(50, 16), None, "four losses in any two minutes");
         let mut dark = Sequence(Flapping::default(), Instant::now());
         dark.then(true, 1);
-        assert_eq!(dark.then(false, 1000), None, "one that stays away comes and goes not");
+        assert_eq!(dark.then(false, 1000), None, "a permanent loss is counted once");
     }
 
     #[test]
@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(sequence.flap(100, 2), None);
         sequence.flap(5, 3);
         sequence.then(false, 30);
-        assert_eq!(sequence.flap(29, 2), Some(Stage::Trial), "nor does it fail a trial");
-        assert_eq!(sequence.then(true, 5), None, "though it counts as contact there");
+        assert_eq!(sequence.flap(29, 2), Some(Stage::Trial), "nor does it end a trial");
+        assert_eq!(sequence.then(true, 5), None, "although it counts as contact");
     }
 
     #[test]
@@ -182,6 +182,6 @@ mod tests {
         }
         sequence.then(false, 300);
         assert_eq!(sequence.then(true, 120), None);
-        assert_eq!(sequence.flap(4, 3), None, "all is forgotten");
+        assert_eq!(sequence.flap(4, 3), None, "all losses are forgotten");
     }
 }

@@ -216,7 +216,7 @@ mod tests {
     fn filled() -> (Guard, Instant) {
         let (mut guard, now) = (Guard::new(Passed::default()), Instant::now());
         let first = guard.offer(update(&[("a.ns", 6), ("b.ns", 4)], true), RULE, now);
-        assert!(first.is_some(), "what comes first takes nothing away");
+        assert!(first.is_some(), "the first update is never a loss");
         (guard, now)
     }
 
@@ -239,13 +239,13 @@ mod tests {
         let (mut guard, now) = filled();
         assert!(
             guard.offer(update(&[], true), None, now).is_some(),
-            "10 are few for the usual rule"
+            "10 endpoints are below the minimum of the default rule"
         );
         let (mut guard, now) = filled();
         assert!(guard.offer(update(&[], true), RULE, now).is_none());
         assert!(
             guard.offer(update(&[("a.ns", 1)], false), RULE, now).is_none(),
-            "still most of it"
+            "still a loss of most endpoints"
         );
         let back = guard.offer(update(&[("a.ns", 2), ("b.ns", 4)], false), RULE, now);
         let back = back.expect("6 of 10");
@@ -261,12 +261,15 @@ mod tests {
         assert!(guard.offer(update(&counts, true), None, now).is_some());
         assert!(
             guard.offer(update(&[("a.ns", 0)], false), None, now).is_some(),
-            "a watch is believed"
+            "changes from a watch apply at once"
         );
         assert!(guard.offer(update(&counts, false), None, now).is_some());
-        assert!(guard.offer(update(&[], true), None, now).is_none(), "a list is not");
+        assert!(guard.offer(update(&[], true), None, now).is_none(), "a list is delayed");
         let off = Some(MassWithdrawal { hold: Duration::ZERO, ..MassWithdrawal::default() });
-        assert!(guard.offer(update(&[], true), off, now).is_some(), "unless an operator says so");
+        assert!(
+            guard.offer(update(&[], true), off, now).is_some(),
+            "unless the operator disables the delay"
+        );
     }
 
     #[test]

@@ -109,14 +109,14 @@ mod tests {
     async fn memory_is_returned_twice_after_each_read() {
         let times = count(Duration::ZERO, async |said, mut times| {
             said.send_replace(statuses(&["A", "b"]));
-            times.recv().await.expect("given back after one was read");
-            times.recv().await.expect("and after what follows");
+            times.recv().await.expect("returned after a read");
+            times.recv().await.expect("and again later");
             said.send_replace(statuses(&["A", "c"]));
             said.send_replace(statuses(&["c"]));
-            times.recv().await.expect("given back after one has gone");
-            times.recv().await.expect("and after what follows");
+            times.recv().await.expect("returned after a removal");
+            times.recv().await.expect("and again later");
         });
-        assert_eq!(times.await, 4, "nothing else was new");
+        assert_eq!(times.await, 4, "nothing else changed");
     }
 
     #[tokio::test]

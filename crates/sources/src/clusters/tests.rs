@@ -44,7 +44,7 @@ impl Mesh {
         let hub = sim("hub").await;
         let tasks = Supervisor::new();
         let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
-        let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is good"));
+        let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is valid"));
         let (updates, words) = mpsc::channel(100);
         let known = store::RememberedStore::default();
         let objects = store::kube::watch(access.clone(), SYSTEM.to_owned(), known, &tasks).objects;
@@ -132,7 +132,7 @@ async fn clusters_join_with_a_secret_and_leave_without_it() {
 
     let secret = west.member_secret(SYSTEM);
     let name = secret["metadata"]["name"].as_str().expect("a name");
-    mesh.hub.store().delete("Secret", SYSTEM, name).expect("there is one");
+    mesh.hub.store().delete("Secret", SYSTEM, name).expect("it exists");
     mesh.until_held(&["east", "hub"]).await;
     mesh.until(&[("hub", ClusterState::Live), ("east", ClusterState::Live)]).await;
     assert!(!mesh.outputs.known.borrow().contains(&ClusterId::from("west")));
@@ -203,7 +203,7 @@ async fn another_cluster_behind_the_same_address_is_not_followed() {
     // The UID of the other cluster is now expected.
     swap(other.store().snapshot()).await;
     mesh.until(&[("hub", ClusterState::Live), ("east", ClusterState::IdentityChanged)]).await;
-    let uid = other.store().get("Namespace", "", "kube-system").expect("it is there").value();
+    let uid = other.store().get("Namespace", "", "kube-system").expect("it exists").value();
     let mut secret = east.member_secret(SYSTEM);
     secret["metadata"]["annotations"]["strait.dev/cluster-uid"] = uid["metadata"]["uid"].clone();
     mesh.hub.store().apply(secret).expect("a Secret");

@@ -247,11 +247,11 @@ mod tests {
         assert_eq!(seen.next(&lease("b", "2"), "a", at(16)), Next::Wait, "it was renewed");
         assert_eq!(seen.next(&lease("b", "2"), "a", at(31)), Next::Take);
         assert_eq!(seen.next(&lease("a", "3"), "a", at(32)), Next::Renew);
-        assert_eq!(seen.next(&lease("", "4"), "a", at(33)), Next::Take, "it was given up");
+        assert_eq!(seen.next(&lease("", "4"), "a", at(33)), Next::Take, "it was released");
         let endless = json!({ "metadata": { "resourceVersion": "5" },
             "spec": { "holderIdentity": "b", "leaseDurationSeconds": 4_000_000_000_u64 } });
         assert_eq!(seen.next(&endless, "a", at(40)), Next::Wait);
-        assert_eq!(seen.next(&endless, "a", at(100)), Next::Take, "nobody holds it for ever");
+        assert_eq!(seen.next(&endless, "a", at(100)), Next::Take, "it has no holder");
     }
 
     #[tokio::test]
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(*seen.borrow(), WriterRole::Waits);
         drain.cancel();
         let told = timeout(LIFE, over.wait_for(|over| *over)).await;
-        told.expect("in time").expect("it is told");
+        told.expect("in time").expect("it is notified");
         tasks.stop();
     }
 

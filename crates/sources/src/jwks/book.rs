@@ -301,9 +301,9 @@ mod tests {
         hours.answer("a", set("1"));
         hours.book.want(&wanted(&["a", "b"]), &nothing, now);
         assert_eq!(hours.state("a").keys, None);
-        hours.answer("a", set("late, of a fetch from before"));
+        hours.answer("a", set("a late result of an earlier fetch"));
         assert_eq!(hours.state("a").keys, None);
-        assert_eq!(hours.after(0), 1, "asked anew");
+        assert_eq!(hours.after(0), 1, "fetched again");
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         hours.answer("a/1", Err("no answer".to_owned()));
         let now = hours.now;
         let next: Vec<_> = hours.book.due(now).into_iter().map(|(place, _)| place).collect();
-        assert_eq!(next, [place("f/1")], "who has none before who has three");
+        assert_eq!(next, [place("f/1")], "namespaces without a fetch before those with three");
         hours.answer("b/1", set("1"));
         hours.now += Duration::from_secs(60);
         let now = hours.now;
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(
             next,
             [place("a/5")],
-            "what was due first, not what failed and comes before it by name"
+            "the location due first, not the failed one that sorts before it"
         );
     }
 

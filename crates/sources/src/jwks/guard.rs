@@ -188,9 +188,9 @@ mod tests {
             assert!(!refused(&rules, good, false), "{good}");
         }
         let own = DialRules { loopback: true, ..rules.clone() };
-        assert!(!refused(&own, "127.0.0.1", true), "written as such");
-        assert!(refused(&own, "127.0.0.1", false), "a name that leads there");
-        assert!(refused(&own, "169.254.169.254", true), "nothing but loopback");
+        assert!(!refused(&own, "127.0.0.1", true), "a literal address");
+        assert!(refused(&own, "127.0.0.1", false), "a host name that resolves to it");
+        assert!(refused(&own, "169.254.169.254", true), "only loopback");
         let denied = vec!["10.0.0.0/8".parse().expect("a range")];
         let rules = DialRules { denied, ..rules };
         assert!(refused(&rules, "10.9.9.9", true) && refused(&rules, "::ffff:10.9.9.9", true));
@@ -215,9 +215,9 @@ mod tests {
         ] {
             read(bad).expect_err(bad);
         }
-        let next = place.redirected("https://b.example/k").expect("of the same scheme");
+        let next = place.redirected("https://b.example/k").expect("the same scheme");
         assert_eq!(next.host, "b.example");
-        assert_eq!(place.redirected("/other").expect("of the same host").authority, "a.example");
+        assert_eq!(place.redirected("/other").expect("the same host").authority, "a.example");
         for bad in ["http://a.example/keys", "//b.example/k", "ftp://a/", "keys"] {
             place.redirected(bad).expect_err(bad);
         }

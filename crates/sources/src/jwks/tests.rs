@@ -165,7 +165,7 @@ async fn only_valid_keys_from_allowed_addresses_are_fetched() {
     let error = own.fetch(&uri(format!("{base}/hangs")), limit).await.expect_err("it hangs");
     assert!(matches!(error, KeyFetchError::Late(_)), "{error}");
     let other = KeyPlace::Issuer(format!("{base}/tenant").into());
-    let error = own.fetch(&other, LIMIT).await.expect_err("of another issuer");
+    let error = own.fetch(&other, LIMIT).await.expect_err("a different issuer");
     assert!(error.to_string().contains("https://another"), "{error}");
     // The response of a server does not count as named by the policy.
     let led = KeyPlace::Issuer(format!("{base}/led").into());
@@ -178,7 +178,7 @@ async fn only_valid_keys_from_allowed_addresses_are_fetched() {
         assert!(matches!(error, KeyFetchError::Refused { .. }), "{host}: {error}");
     }
     let place = uri(format!("http://localhost:{port}/keys"));
-    let error = own.fetch(&place, LIMIT).await.expect_err("a name that leads to loopback");
+    let error = own.fetch(&place, LIMIT).await.expect_err("a host name that resolves to loopback");
     assert!(matches!(error, KeyFetchError::Refused { .. }), "{error}");
     let denied = vec!["127.0.0.0/8".parse().expect("a range")];
     let denying = KeyClient { rules: DialRules { loopback: true, denied }, roots: None };
@@ -208,7 +208,7 @@ async fn server_certificate_must_be_trusted() {
     let known = KeyClient { roots: Some(roots), ..client(true) };
     let found = known.fetch(&place, LIMIT).await.expect("known");
     assert_eq!(&*found.keys, set("1"));
-    let error = client(true).fetch(&place, LIMIT).await.expect_err("of nobody that is trusted");
+    let error = client(true).fetch(&place, LIMIT).await.expect_err("from an untrusted CA");
     assert!(
         matches!(error, KeyFetchError::Reach { .. } | KeyFetchError::NoRoots { .. }),
         "{error}"
@@ -295,7 +295,7 @@ async fn fetcher_follows_rotations_and_keeps_valid_keys_across_a_restart() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(WAIT_LIMIT, written).await.expect("it is kept");
+    tokio::time::timeout(WAIT_LIMIT, written).await.expect("it is stored");
     first.abort();
     // The next process receives invalid data, and uses the stored keys.
     let (told_by, mut seen) = watch::channel(Default::default());

@@ -324,8 +324,8 @@ mod tests {
             let body =
                 from_json(message, &spec).unwrap_or_else(|error| panic!("{kind}: {error:?}"));
             let row = kinds::ALL.iter().find(|row| row.kind == kind).expect("a row");
-            let read = row.spec.expect("it is asked for");
-            assert_eq!(read(&body).expect("it can be read"), spec, "{kind}");
+            let read = row.spec.expect("the kind is requested");
+            assert_eq!(read(&body).expect("it is valid"), spec, "{kind}");
             assert!(read(&[0xff]).is_err());
         }
         let by_hand =
@@ -343,9 +343,9 @@ mod tests {
         let unknown = [0x98, 0x06, 0x01];
         let within = |tag: u8, inner: &[u8]| [&[tag, inner.len() as u8], inner].concat();
         let body = within(0x1a, &within(0x0a, &unknown));
-        let read = described(message, &body).expect("it can be read");
+        let read = described(message, &body).expect("it is valid");
         assert_eq!(read, json!({ "http": [{ "match": [{ "field99": null }] }] }));
-        let read = described(message, &unknown).expect("it can be read");
+        let read = described(message, &unknown).expect("it is valid");
         assert_eq!(read, json!({ "field99": null }));
     }
 }

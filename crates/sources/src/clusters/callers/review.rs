@@ -369,7 +369,7 @@ mod tests {
         let ours = ["istio-ca".to_owned()];
         type Change = fn(&mut serde_json::Value);
         let cases: [(&str, Change, bool); 9] = [
-            ("as it is", |_| {}, true),
+            ("unchanged", |_| {}, true),
             ("no pod named", |s| s["user"]["extra"] = json!(null), true),
             ("not authenticated", |s| s["authenticated"] = json!(false), false),
             ("an error", |s| s["error"] = json!("expired"), false),
@@ -454,7 +454,7 @@ mod tests {
         assert!(reviews.answer(&[1; 32]).is_some());
         set(&pods, false);
         reviews.forget_gone(&pods);
-        assert!(reviews.answer(&[1; 32]).is_none(), "it has gone");
+        assert!(reviews.answer(&[1; 32]).is_none(), "the pod was deleted");
         assert!(reviews.answer(&[2; 32]).is_some(), "it is not bound to a pod");
         // The pod was known during the review.
         set(&pods, true);

@@ -84,10 +84,10 @@ async fn known_pod_is_verified_with_only_the_keys_of_its_member() {
     let foreign = Signer::new("https://other.example", "k1");
     let token = foreign.sign(&foreign.claims(now));
     let refused = Err(("STR0522", RefusalKind::Unauthenticated));
-    assert_eq!(verdict(&callers, &token, "east").await, refused, "of another issuer");
+    assert_eq!(verdict(&callers, &token, "east").await, refused, "from another issuer");
     let mut ended = east.claims(now);
     ended["exp"] = ended["iat"].clone();
-    assert_eq!(verdict(&callers, &east.sign(&ended), "east").await, refused, "it has ended");
+    assert_eq!(verdict(&callers, &east.sign(&ended), "east").await, refused, "it has expired");
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn token_that_cannot_be_checked_may_be_retried() {
         east.sign(&claims)
     };
     let known = callers(&[("east", &east)], "pod-uid", NO_RULES);
-    assert_eq!(verdict(&known, &by_hand, "east").await, later, "bound to no pod");
+    assert_eq!(verdict(&known, &by_hand, "east").await, later, "not bound to a pod");
 }
 
 #[tokio::test]
@@ -167,14 +167,15 @@ async fn expired_token_is_accepted_while_its_member_is_unreachable_if_policy_all
     let refused = Err(("STR0522", RefusalKind::Unauthenticated));
     let [recent, old] = [hours(23), hours(25)].map(|ago| ended(ago, "pod-uid"));
     let dark = of(&grace, ClusterState::Stale);
-    let taken = dark.verify(&recent, &ClusterId::from("east")).await.expect("within the grace");
+    let taken =
+        dark.verify(&recent, &ClusterId::from("east")).await.expect("within the grace period");
     let left = taken.token().expect("a token").expires.duration_since(SystemTime::now());
-    let left = left.expect("it holds still");
+    let left = left.expect("it is still accepted");
     assert!(left > hours(1) - Duration::from_secs(60) && left <= hours(1), "{left:?}");
-    assert_eq!(verdict(&dark, &old, "east").await, refused, "for no longer than that");
-    assert_eq!(verdict(&dark, &recent, "west").await, refused, "for the member that it names");
+    assert_eq!(verdict(&dark, &old, "east").await, refused, "not after the grace period");
+    assert_eq!(verdict(&dark, &recent, "west").await, refused, "only for the named member");
     let unknown = ended(hours(23), "another-uid");
-    assert_eq!(verdict(&dark, &unknown, "east").await, refused, "of pods that are known alone");
+    assert_eq!(verdict(&dark, &unknown, "east").await, refused, "only for known pods");
     for state in [ClusterState::Live, ClusterState::AuthFailed, ClusterState::Paused] {
         assert_eq!(verdict(&of(&grace, state), &recent, "east").await, refused, "{state:?}");
     }
@@ -182,10 +183,14 @@ async fn expired_token_is_accepted_while_its_member_is_unreachable_if_policy_all
         assert!(verdict(&of(&grace, state), &recent, "east").await.is_ok(), "{state:?}");
     }
     let without = of(NO_RULES, ClusterState::Stale);
-    assert_eq!(verdict(&without, &recent, "east").await, refused, "unless an operator says so");
+    assert_eq!(verdict(&without, &recent, "east").await, refused, "unless the operator allows it");
     let mut claims = signer.claims(SystemTime::now() - hours(24));
     claims["aud"] = serde_json::json!(["another"]);
-    assert_eq!(verdict(&dark, &signer.sign(&claims), "east").await, refused, "for us alone");
+    assert_eq!(
+        verdict(&dark, &signer.sign(&claims), "east").await,
+        refused,
+        "only for our audience"
+    );
 }
 
 #[test]
@@ -286,5 +291,5 @@ async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
     forged["iss"] = ISSUER.into();
     assert_eq!(verdict(&callers, &east.sign(&forged), "east").await, refused);
     let web = verdict(&callers, &east.sign(&east.claims(now)), "east").await;
-    assert_eq!(web, Ok("spiffe://cluster.local/ns/shop/sa/web".to_owned()), "pods go on");
+    assert_eq!(web, Ok("spiffe://cluster.local/ns/shop/sa/web".to_owned()), "pods continue");
 }

@@ -43,7 +43,7 @@ static MATERIAL: LazyLock<Vec<(&'static str, String)>> = LazyLock::new(|| {
 fn corpus(folder: &str) -> Vec<(String, Vec<u8>)> {
     let root = strait_base::testing::repository().join("tests/corpus/kubeconfigs").join(folder);
     let mut files: Vec<PathBuf> = std::fs::read_dir(root)
-        .expect("the corpus is there")
+        .expect("the corpus exists")
         .map(|entry| entry.expect("a file").path())
         .collect();
     files.sort();
@@ -159,7 +159,7 @@ fn huge_kubeconfigs_are_refused_in_time() {
         ("10 MiB of valid YAML", padded(10 << 20).into_bytes()),
         ("10 MiB of zeros", vec![0; 10 << 20]),
         ("10 MiB of non-UTF-8", vec![0xff; 10 << 20]),
-        ("one byte too many", vec![b' '; BYTES_MAX + 1]),
+        ("one byte more than the limit", vec![b' '; BYTES_MAX + 1]),
         ("10,000 contexts", format!("contexts:\n{contexts}").into_bytes()),
         ("5,000 short contexts", format!("contexts:\n{short}").into_bytes()),
         ("10,000 empty users", format!("users: [{}]", "{},".repeat(10_000)).into_bytes()),

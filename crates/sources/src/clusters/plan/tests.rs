@@ -122,7 +122,7 @@ fn cluster_age_is_that_of_the_first_secret_that_held_its_data() {
     world.at(4, &[]);
     world.at(40, &[]);
     world.at(41, &[secret("b", 50, &["east=2"])]);
-    assert_eq!(age(&world), Some(50), "its data had gone");
+    assert_eq!(age(&world), Some(50), "its data was removed");
     let mut unknown = World::new();
     unknown.at(0, &[secret("a", 0, &["east=1"])]);
     assert_eq!(age(&unknown), None, "a file's Secret has no age");
@@ -313,7 +313,7 @@ fn random_changes_never_lose_a_cluster_or_hold_it_twice() {
 fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
     let shown: BTreeSet<_> =
         world.plan.idle.iter().map(|idle| (&idle.secret, idle.key.as_str())).collect();
-    assert_eq!(shown.len(), world.plan.idle.len(), "{case}: nothing is shown twice");
+    assert_eq!(shown.len(), world.plan.idle.len(), "{case}: no entry is shown twice");
     let mut fresh = World::new();
     fresh.at(0, secrets);
     for secret in secrets {
@@ -322,13 +322,16 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
                 cluster.secret == secret.name && matches!(cluster.hold, Hold::Held(_))
             });
             let is_shown = shown.contains(&(&secret.name, id.as_str()));
-            assert!(holds != is_shown, "{case}: {id} of {} is held or shown", secret.name);
+            assert!(holds != is_shown, "{case}: {id} of {} is either held or shown", secret.name);
             if member.is_ok() {
                 let cluster = world.running.clusters.get(id).expect(case);
                 assert!(matches!(cluster.hold, Hold::Held(_)), "{case}: {id} is held");
             }
             if holds && member.is_err() {
-                assert!(world.plan.kept.contains_key(id), "{case}: {id} says why it is old");
+                assert!(
+                    world.plan.kept.contains_key(id),
+                    "{case}: {id} has a reason for its old state"
+                );
             }
         }
     }
@@ -343,7 +346,10 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
                 assert_eq!(Some(cluster), new.as_ref(), "{case}: {id}");
             }
             Hold::Leaving { until } => {
-                assert!(*until > world.start + Duration::from_secs(second), "{case}: {id} left");
+                assert!(
+                    *until > world.start + Duration::from_secs(second),
+                    "{case}: {id} was removed"
+                );
                 assert!(world.plan.wake.is_some_and(|wake| wake <= *until), "{case}");
             }
         }

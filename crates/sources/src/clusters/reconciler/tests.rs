@@ -601,7 +601,7 @@ async fn last_contact_is_published_without_checking_the_member() {
     statuses.mark_unchanged();
     LOOKS.with_borrow_mut(BTreeMap::clear);
     while contact.get() <= first || began.elapsed() < TICK * 2 {
-        assert!(began.elapsed() < LIMIT, "its contact doesn't show");
+        assert!(began.elapsed() < LIMIT, "its contact is not published");
         tokio::time::sleep(PACE).await;
     }
     assert!(!statuses.has_changed().expect("the reconciler is alive"));
@@ -795,7 +795,10 @@ async fn policy_withdraws_an_unreachable_cluster_but_never_all_of_them() {
     ));
     let mut known = world.outputs.known.clone();
     let back = known.wait_for(|known| known.clusters.values().all(|one| one.withdrawn.is_none()));
-    assert!(tokio::time::timeout(LIMIT, back).await.is_ok(), "kept as the cluster's own rule says");
+    assert!(
+        tokio::time::timeout(LIMIT, back).await.is_ok(),
+        "stays according to the cluster's rule"
+    );
 
     // If no member responds, Strait itself is cut off.
     let (_policy, policy) = rules("mesh: {whenDark: withdraw after 0s}");
@@ -831,7 +834,7 @@ async fn flapping_cluster_is_frozen_at_its_last_known_state() {
     world.secrets(&[("a", &["east=flaps", "west=good"])]);
     world.until(&["east quarantined: STR0308", "west live"]).await;
     world.until_alive(&["west good"]).await;
-    assert_eq!(world.outputs.statuses.borrow()[0].services, 3, "it keeps what it had");
+    assert_eq!(world.outputs.statuses.borrow()[0].services, 3, "it keeps its data");
     assert_eq!(world.words(), ["+east", "+west"]);
 }
 

@@ -108,14 +108,14 @@ async fn status_is_written_once_and_keeps_entries_of_others() {
     route["status"] = json!({ "parents": [other.clone()] });
     written.sim.store().apply(route).expect("a status");
     written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
-    until("it is said", || written.said("a") == "Accepted").await;
+    until("the status is written", || written.said("a") == "Accepted").await;
     assert_eq!(written.route("a")["status"]["parents"][0], other);
     // Wanted again, as if the successful write had not been observed yet.
     written
         .wanted
         .send_replace(Arc::new(vec![written.want("a", "Accepted"), written.want("gone", "x")]));
     written.wanted.send_replace(Arc::new(vec![written.want("a", "NoMatchingParent")]));
-    until("it is said anew", || written.said("a") == "NoMatchingParent").await;
+    until("the status is written again", || written.said("a") == "NoMatchingParent").await;
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 2);
 }
@@ -129,7 +129,7 @@ async fn status_of_an_outdated_route_is_not_written() {
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 0);
     written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
-    until("it is said", || written.said("a") == "Accepted").await;
+    until("the status is written", || written.said("a") == "Accepted").await;
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn istio_objects_are_found_in_any_version_of_the_server() {
         let found = written.sim.store().get("envoyfilters", "shop", "a");
         found.map(|object| object.value()["status"]["conditions"][0]["type"].clone())
     };
-    until("it is said", || said() == Some(json!("Accepted"))).await;
+    until("the status is written", || said() == Some(json!("Accepted"))).await;
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn one_of_several_control_planes_writes() {
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 0);
     written.role.send_replace(WriterRole::Writes);
-    until("it is said", || written.said("a") == "Accepted").await;
+    until("the status is written", || written.said("a") == "Accepted").await;
 }
 
 #[tokio::test]
@@ -168,10 +168,10 @@ async fn denied_writes_are_not_retried() {
     let written = Written::start(&["a", "b", "c"], Some(Fault::ReadOnly)).await;
     let all = |reason| ["a", "b", "c"].map(|name| written.want(name, reason)).to_vec();
     written.wanted.send_replace(Arc::new(all("Accepted")));
-    until("it is tried", || written.patches() > 0).await;
+    until("a write is tried", || written.patches() > 0).await;
     written.wanted.send_replace(Arc::new(all("NoMatchingParent")));
     sleep(SOME_PACES).await;
-    assert_eq!(written.patches(), 1, "the right is missing for all of them");
+    assert_eq!(written.patches(), 1, "the permission is missing for all of them");
 }
 
 fn key(group: &str, kind: &str, name: &str) -> ObjectKey {
@@ -205,10 +205,10 @@ fn error_with_one_object_does_not_delay_others() {
         let text = error.to_string();
         assert_eq!(tried.note(&wanted("a"), Err(error), now), NextWrite::Go, "{text}");
         assert!(tried.lets(&wanted("b"), now), "{text}");
-        assert!(!tried.lets(&wanted("a"), now + PAUSE / 2), "not again and again: {text}");
+        assert!(!tried.lets(&wanted("a"), now + PAUSE / 2), "not repeatedly: {text}");
         assert_eq!(tried.again(&[wanted("a")]), Some(now + PAUSE), "{text}");
-        assert_eq!(tried.again(&[wanted("b")]), None, "nobody wants it any more: {text}");
-        assert!(tried.lets(&wanted("a"), now + PAUSE), "it is not done: {text}");
+        assert_eq!(tried.again(&[wanted("b")]), None, "it is no longer wanted: {text}");
+        assert!(tried.lets(&wanted("a"), now + PAUSE), "it is not finished: {text}");
     }
     let of_all = [
         ApiError::Unreachable("refused".to_owned()),
@@ -237,9 +237,12 @@ fn missing_permission_for_one_kind_does_not_block_others() {
         ["a", "b"].map(|name| of_istio(ISTIO_SECURITY, "AuthorizationPolicy", name));
     let rule = of_istio(ISTIO_NETWORKING, "VirtualService", "a");
     assert_eq!(tried.note(&policy, Err(denied()), now), NextWrite::Go);
-    assert!(!tried.lets(&policy, now) && !tried.lets(&other, now), "the right is for the kind");
+    assert!(
+        !tried.lets(&policy, now) && !tried.lets(&other, now),
+        "the permission applies to the kind"
+    );
     assert!(tried.lets(&rule, now) && tried.lets(&wanted("a"), now));
-    assert!(tried.lets(&policy, now + REST), "it may be given meanwhile");
+    assert!(tried.lets(&policy, now + REST), "the permission may have been granted");
     assert_eq!(tried.note(&policy, Ok(()), now + REST), NextWrite::Go);
     assert!(tried.lets(&other, now + REST));
 }

@@ -261,15 +261,19 @@ mod tests {
             contacts.failed(slices, broken(), at(second));
             contacts.answered(SERVICES);
             contacts.answered(ReaderId::Probe);
-            assert_eq!(contacts.outdated(), since(10), "answers to others do not renew it");
+            assert_eq!(
+                contacts.outdated(),
+                since(10),
+                "responses to other readers do not reset it"
+            );
         }
         contacts.opened(slices, at(30));
         assert_eq!(contacts.outdated(), []);
         contacts.failed(slices, broken(), at(31));
-        assert_eq!(contacts.outdated(), since(10), "a watch that breaks at once proves nothing");
+        assert_eq!(contacts.outdated(), since(10), "a watch that breaks at once is no success");
         contacts.opened(slices, at(40));
         contacts.failed(slices, broken(), at(60));
-        assert_eq!(contacts.outdated(), since(60), "a watch that lasted does");
+        assert_eq!(contacts.outdated(), since(60), "a longer watch is a success");
         contacts.opened(slices, at(61));
         contacts.answered(slices);
         contacts.failed(slices, broken(), at(62));
@@ -277,7 +281,7 @@ mod tests {
         contacts.answered(PODS);
         contacts.listed(IndexedKind::Pods);
         contacts.failed(PODS, ApiError::Forbidden("pods".into()), at(70));
-        assert_eq!(contacts.outdated(), since(62), "a kind that the cluster works on without");
+        assert_eq!(contacts.outdated(), since(62), "an optional kind");
     }
 
     #[test]
@@ -299,26 +303,26 @@ mod tests {
         let mut contacts = Contacts::default();
         assert!(!contacts.reached());
         contacts.answered(PODS);
-        contacts.failed(SERVICES, ApiError::Misbehaving("one of them is too long".into()), at(0));
-        assert!(contacts.reached(), "though one kind can't be read");
+        contacts.failed(SERVICES, ApiError::Misbehaving("one object is too long".into()), at(0));
+        assert!(contacts.reached(), "although one kind cannot be read");
         contacts.failed(ReaderId::Probe, gone(), at(0));
-        assert!(!contacts.reached(), "a watch is quiet on a hung server, too");
+        assert!(!contacts.reached(), "a watch is also quiet on a hung server");
         contacts.answered(SERVICES);
-        assert!(contacts.reached(), "the next probe has yet to come");
+        assert!(contacts.reached(), "the next probe is pending");
         contacts.failed(SERVICES, gone(), at(0));
         assert!(!contacts.reached());
         contacts.answered(ReaderId::Probe);
         contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()), at(0));
-        assert!(contacts.reached(), "it has just started, and permits nobody anything yet");
+        assert!(contacts.reached(), "it has just started and denies all requests");
         contacts.failed(PODS, gone(), at(0));
-        assert!(!contacts.reached(), "that is newer than what the probe found");
+        assert!(!contacts.reached(), "newer than the result of the probe");
         contacts.answered(ReaderId::Probe);
         let silent = ApiError::Silent { request: "GET /".into(), limit: Duration::from_secs(15) };
         contacts.failed(PODS, silent.clone(), at(0));
-        assert!(contacts.reached(), "lists hang, and all else works");
+        assert!(contacts.reached(), "only lists hang");
         contacts.answered(PODS);
         contacts.failed(ReaderId::Probe, ApiError::TooManyRequests { retry_after: None }, at(0));
-        assert!(contacts.reached(), "it is busy, and there");
+        assert!(contacts.reached(), "it is busy but reachable");
         contacts.failed(ReaderId::Probe, silent, at(0));
         assert!(!contacts.reached());
         contacts.answered(PODS);
@@ -342,11 +346,11 @@ mod tests {
             contacts.listed(kind);
         }
         contacts.failed(PODS, ApiError::Unreachable("away".into()), at(0));
-        assert!(!contacts.complete(), "pods may come yet");
+        assert!(!contacts.complete(), "pods may still arrive");
         contacts.failed(PODS, ApiError::Forbidden("pods is forbidden".into()), at(0));
         assert!(contacts.complete());
         assert_eq!(contacts.contact(), ApiContact::Good);
-        assert_eq!(contacts.degraded().len(), 1, "what isn't installed is nobody's fault");
+        assert_eq!(contacts.degraded().len(), 1, "a kind that is not installed is no failure");
         assert!(contacts.degraded()[0].starts_with("STR0309: pods"), "{:?}", contacts.degraded());
         contacts.failed(SERVICES, ApiError::Forbidden("services is forbidden".into()), at(0));
         assert_eq!(

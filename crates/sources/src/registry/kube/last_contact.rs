@@ -72,6 +72,6 @@ mod tests {
         assert_eq!(shown.get(), Some(now));
         assert_eq!(serde_json::to_value(&shown).expect("a value"), "2023-11-14T22:13:20.5Z");
         assert_eq!(shown, contact);
-        assert_ne!(shown, LastContact::at(None), "of another server");
+        assert_ne!(shown, LastContact::at(None), "a different server");
     }
 }

@@ -371,7 +371,7 @@ mod tests {
         }
         let held = |part: &Mutex<Pool<u64, str>>| part.lock().expect("whole").held.len();
         let texts: usize = scope.common.texts.0.iter().map(held).sum();
-        assert!(texts <= PARTS * POOL_MIN, "what is not used goes by itself");
+        assert!(texts <= PARTS * POOL_MIN, "unused values are removed automatically");
     }
 
     #[test]

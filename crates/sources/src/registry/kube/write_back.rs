@@ -421,7 +421,7 @@ mod tests {
         let mut memory = WriteBackState::default();
         assert!(memory.lets(&wish("cart", &["a"]), now));
         assert!(!memory.note(wish("cart", &["a"]), &Ok(()), now));
-        assert!(!memory.lets(&wish("cart", &["a"]), now), "somebody else wrote it back");
+        assert!(!memory.lets(&wish("cart", &["a"]), now), "another writer reverted it");
         assert!(memory.lets(&wish("cart", &["a", "b"]), now));
         assert!(memory.lets(&wish("cart", &["a"]), later));
         // A missing permission applies to all objects.
@@ -433,7 +433,7 @@ mod tests {
         let export = Wish { key: wish("cart", &[]).key, what: What::Export };
         assert!(memory.lets(&export, now));
         let exists = Err(ApiError::of_status(409, "already exists", None));
-        assert!(!memory.note(export.clone(), &exists, now), "somebody was quicker");
+        assert!(!memory.note(export.clone(), &exists, now), "another writer was faster");
         assert!(!memory.lets(&export, now));
         assert!(memory.note(wish("cart", &[]), &Err(ApiError::of_status(503, "busy", None)), now));
     }

@@ -165,7 +165,7 @@ fn file_that_was_never_valid_contributes_its_valid_objects() {
             assert_eq!(fixture.objects.partial.as_deref(), Some("x.yaml"));
             fixture.write("x.yaml", &a);
             assert!(fixture.look());
-            assert_eq!(fixture.secrets(), ["strait-system/a"], "what is not there has gone");
+            assert_eq!(fixture.secrets(), ["strait-system/a"], "missing objects are removed");
             assert_eq!(fixture.objects.partial, None);
             // From now on, all valid objects stay.
             fixture.write("x.yaml", &format!("{b}---\n{bad}"));
@@ -366,7 +366,7 @@ fn directory_that_suddenly_lacks_most_objects_is_read_again() {
         },
     ] {
         step(&file, &all);
-        assert!(fixture.look(), "it is told");
+        assert!(fixture.look(), "it is reported");
         assert_eq!(fixture.secrets(), before);
         assert!(fixture.warnings()[0].contains("STR0606"), "{:?}", fixture.warnings());
         assert!(!fixture.look(), "once");
@@ -463,7 +463,7 @@ fn file_that_is_invalid_at_start_keeps_its_remembered_objects() {
     second.look();
     assert_eq!(second.others(), ["allow AUDIT", "deny DENY", "more DENY"]);
     assert_eq!(second.unread(), ["deny"]);
-    assert_eq!(second.objects.config_maps.len(), 1, "the mesh config is not another one by a slip");
+    assert_eq!(second.objects.config_maps.len(), 1, "the mesh config is not replaced by mistake");
     assert!(
         second.warnings()[0].contains("other objects that it contained before (2) stay in use")
     );
@@ -542,7 +542,7 @@ fn missing_restrictive_policies_are_detected_among_other_objects() {
     let mut fixture = Fixture::with(&files.each_ref().map(|(name, text)| (*name, &**text)));
     assert_eq!(fixture.others().len(), 300);
     fixture.write("deny.yaml", "");
-    assert!(fixture.look(), "it is told");
+    assert!(fixture.look(), "it is reported");
     assert_eq!(fixture.others().len(), 300);
     assert_eq!(
         fixture.warnings(),

@@ -69,7 +69,8 @@ fn read(secrets: Vec<ReadObject>) -> (StoreIndex, Objects) {
     }
     let json = r#"{"metadata": {"name": "shop", "labels": {"mesh": "on"}}}"#;
     let shop = serde_json::from_str::<NamespaceObject>(json).expect("a namespace").into();
-    let objects = index.tell(listed(StoreReader::Namespaces, vec![shop])).expect("all is read");
+    let objects =
+        index.tell(listed(StoreReader::Namespaces, vec![shop])).expect("everything has been read");
     assert_eq!(objects.namespaces[0].labels["mesh"], "on");
     (index, objects)
 }
@@ -91,7 +92,7 @@ fn objects_are_read_if_installed_and_optional_otherwise() {
         StoreInput { reader: workloads(), event: WatchEvent::Applied(object.into()) }
     };
     let mut told = |version, address| {
-        let objects = index.tell(entry(version, address)).expect("all is read");
+        let objects = index.tell(entry(version, address)).expect("everything has been read");
         objects.others.values().next().expect("one").clone()
     };
     let first = told("1", "10.0.0.1");
@@ -99,10 +100,10 @@ fn objects_are_read_if_installed_and_optional_otherwise() {
     assert_eq!(value["kind"], "WorkloadEntry");
     assert_eq!(value["spec"]["address"], "10.0.0.1");
     let again = told("2", "10.0.0.1");
-    assert_eq!(first.place(), again.place(), "nothing that means anything changed");
+    assert_eq!(first.place(), again.place(), "no relevant field changed");
     assert_eq!(told("3", "10.0.0.2").to_value()["spec"]["address"], "10.0.0.2");
     let none = index.tell_twice(|| listed(workloads(), vec![]));
-    assert!(none.expect("all is read").others.is_empty());
+    assert!(none.expect("everything has been read").others.is_empty());
 }
 
 #[test]
@@ -161,9 +162,10 @@ fn config_maps_are_optional_if_forbidden_and_secrets_are_not() {
     assert_eq!(index.tell(listed(StoreReader::Secrets, vec![])), None);
     assert_eq!(index.unread(), None);
     assert_eq!(index.tell(forbidden(StoreReader::IstioSecrets)), None);
-    let unread = index.unread().expect("it stands in the way");
+    let unread = index.unread().expect("it blocks the first read");
     assert!(unread.starts_with("secrets of the config cluster can't be read (not"), "{unread}");
-    let objects = index.tell(listed(StoreReader::IstioSecrets, vec![])).expect("all is read");
+    let objects =
+        index.tell(listed(StoreReader::IstioSecrets, vec![])).expect("everything has been read");
     assert_eq!(objects.warnings.len(), 2, "{:?}", objects.warnings);
 }
 
@@ -172,11 +174,11 @@ fn config_maps_are_optional_if_forbidden_and_secrets_are_not() {
 fn forbidden_policies_block_the_first_read_and_remembered_ones_stay() {
     let (mut index, _) = read(vec![]);
     assert_eq!(index.unread(), None, "a kind that is not installed has no objects");
-    let reader = restricting().next().expect("there are some");
+    let reader = restricting().next().expect("some exist");
     index.read.remove(&reader);
     let refused = WatchEvent::Failed(ApiError::Forbidden("forbidden".to_owned()));
     assert_eq!(index.tell(StoreInput { reader, event: refused }), None);
-    assert!(index.unread().expect("it stands in the way").contains(reader.plural()));
+    assert!(index.unread().expect("it blocks the first read").contains(reader.plural()));
     let metadata = json!({ "namespace": "shop", "name": "deny" });
     let version = "security.istio.io/v1";
     let policy =
@@ -186,15 +188,20 @@ fn forbidden_policies_block_the_first_read_and_remembered_ones_stay() {
     for reader in restricting() {
         index.tell(not_found(reader));
     }
-    assert_eq!(index.objects().others.len(), 1, "an API server that starts knows no kinds yet");
+    assert_eq!(
+        index.objects().others.len(),
+        1,
+        "an API server that is starting has no custom kinds yet"
+    );
 }
 
 #[test]
 fn secret_with_both_labels_is_stored_once_and_removed_with_the_last() {
     let (mut index, _) = read(vec![secret("a", "{}")]);
     let event = WatchEvent::Applied(secret("a", "{}"));
-    let objects =
-        index.tell(StoreInput { reader: StoreReader::Secrets, event }).expect("all is read");
+    let objects = index
+        .tell(StoreInput { reader: StoreReader::Secrets, event })
+        .expect("everything has been read");
     assert_eq!(names(&objects), ["a"]);
     let gone = |reader| {
         let key = NamespacedName { namespace: "strait-system".into(), name: "a".into() };
@@ -209,16 +216,17 @@ fn list_replaces_objects_and_failure_keeps_them() {
     let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}")]);
     let away = WatchEvent::Failed(ApiError::Unreachable("connection refused".to_owned()));
     let objects = index.tell(StoreInput { reader: StoreReader::IstioSecrets, event: away });
-    let objects = objects.expect("all is read");
+    let objects = objects.expect("everything has been read");
     assert_eq!(names(&objects), ["a", "b"]);
     assert!(objects.warnings[0].text.contains("connection refused"));
-    assert_eq!(index.unread(), None, "all has been read once");
+    assert_eq!(index.unread(), None, "everything has been read once");
     let answered = |reader| StoreInput { reader, event: WatchEvent::Answered };
-    let objects = index.tell(answered(StoreReader::IstioSecrets)).expect("contact is news");
+    let objects =
+        index.tell(answered(StoreReader::IstioSecrets)).expect("a change of contact is published");
     assert_eq!(objects.warnings, []);
-    assert_eq!(index.tell(answered(StoreReader::IstioSecrets)), None, "and then no more");
+    assert_eq!(index.tell(answered(StoreReader::IstioSecrets)), None, "and only once");
     let objects = index.tell(listed(StoreReader::IstioSecrets, vec![secret("b", "{}")]));
-    let objects = objects.expect("all is read");
+    let objects = objects.expect("everything has been read");
     assert_eq!(names(&objects), ["b"]);
     assert_eq!(objects.warnings, []);
 }
@@ -229,7 +237,7 @@ fn invalid_secret_keeps_its_previous_version() {
     for bad in [r#"{"east": "canary!"}"#, r#"{"east": 1}"#, r#""canary""#] {
         let event = WatchEvent::Applied(secret("a", bad));
         let objects = index.tell(StoreInput { reader: StoreReader::IstioSecrets, event });
-        let objects = objects.expect("all is read");
+        let objects = objects.expect("everything has been read");
         assert_eq!(objects.secrets[0].data["east"].reveal(), b"old");
         assert!(!objects.warnings.is_empty());
         assert!(!format!("{:?}", objects.warnings).contains("canary"));
@@ -250,7 +258,7 @@ fn empty_list_of_any_kind_applies_only_after_confirmation() {
     let empty =
         [StoreReader::IstioSecrets, StoreReader::ConfigMap, services(), StoreReader::Namespaces];
     for (number, reader) in empty.into_iter().enumerate() {
-        let told = index.apply(listed(reader, vec![]), start).expect("all is read");
+        let told = index.apply(listed(reader, vec![]), start).expect("everything has been read");
         let held = Objects { warnings: told.warnings.clone(), ..before.clone() };
         assert_eq!(told, held, "{reader:?}");
         assert_eq!(index.take_asked_again().collect::<Vec<_>>(), [reader.plural()]);
@@ -263,14 +271,19 @@ fn empty_list_of_any_kind_applies_only_after_confirmation() {
     index.apply(listed(StoreReader::Namespaces, vec![]), later);
     index.apply(listed(services(), vec![entry("x")]), later);
     let secrets = || vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")];
-    let told =
-        index.apply(listed(StoreReader::IstioSecrets, secrets()), later).expect("all is read");
+    let told = index
+        .apply(listed(StoreReader::IstioSecrets, secrets()), later)
+        .expect("everything has been read");
     assert_eq!(told, Objects { namespaces: Vec::new(), ..before });
     // The loss of most is treated like the loss of all; the loss of half is accepted at once.
     let few = |count| secrets().into_iter().take(count).collect();
-    let told = index.apply(listed(StoreReader::IstioSecrets, few(1)), later).expect("all is read");
+    let told = index
+        .apply(listed(StoreReader::IstioSecrets, few(1)), later)
+        .expect("everything has been read");
     assert_eq!(names(&told), ["a", "b", "c"]);
-    let told = index.apply(listed(StoreReader::IstioSecrets, few(2)), later).expect("all is read");
+    let told = index
+        .apply(listed(StoreReader::IstioSecrets, few(2)), later)
+        .expect("everything has been read");
     assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
 }
 
@@ -297,9 +310,9 @@ fn list_without_most_restrictive_policies_is_requested_again() {
     };
     let (mut index, _) = read(vec![]);
     let start = Instant::now();
-    let told = index.apply(list(38, 2), start).expect("all is read");
+    let told = index.apply(list(38, 2), start).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (100, 0));
-    let told = index.apply(list(0, 0), start).expect("all is read");
+    let told = index.apply(list(0, 0), start).expect("everything has been read");
     assert_eq!(told.others.len(), 100);
     assert_eq!(
         told.warnings.iter().map(|one| &*one.text).collect::<Vec<_>>(),
@@ -309,14 +322,14 @@ fn list_without_most_restrictive_policies_is_requested_again() {
     );
     assert_eq!(index.take_asked_again().collect::<Vec<_>>(), ["authorizationpolicies"]);
     // That was a fault; an intended deletion is confirmed by a second list.
-    let told = index.apply(list(38, 1), start + ASK_AGAIN).expect("all is read");
+    let told = index.apply(list(38, 1), start + ASK_AGAIN).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (99, 0));
     index.apply(list(0, 0), start + ASK_AGAIN);
-    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("all is read");
+    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (60, 0));
     // The loss of one of one is a deletion.
     index.apply(list(1, 0), start + 2 * ASK_AGAIN);
-    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("all is read");
+    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (60, 0));
 }
 
@@ -346,7 +359,7 @@ fn first_list_is_compared_with_remembered_objects() {
     let later = start + ASK_AGAIN;
     assert_eq!(tell(StoreReader::Secrets, vec![], later), None);
     let both = || vec![secret("a", "{}"), secret("b", "{}")];
-    let told = tell(StoreReader::IstioSecrets, both(), later).expect("most of them are there");
+    let told = tell(StoreReader::IstioSecrets, both(), later).expect("most of them exist");
     assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
 
     let mut index = StoreIndex::knowing(&known());
@@ -359,7 +372,9 @@ fn first_list_is_compared_with_remembered_objects() {
     for reader in group {
         assert_eq!(index.apply(listed(reader, vec![]), later), None);
     }
-    let told = index.apply(listed(StoreReader::IstioSecrets, vec![]), later).expect("it is so");
+    let told = index
+        .apply(listed(StoreReader::IstioSecrets, vec![]), later)
+        .expect("the state is correct");
     assert_eq!((told.secrets.len(), told.config_maps.len()), (0, 0));
 }
 

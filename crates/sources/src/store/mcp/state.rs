@@ -315,20 +315,20 @@ mod tests {
         assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
         let versions = kinds::of_mcp().map(|kind| kind.versions.len().min(2));
         assert_eq!(asked.len(), versions.sum::<usize>());
-        assert!(asked.len() < REQUESTS, "with the reply to an answer");
+        assert!(asked.len() < REQUESTS, "with the reply to a response");
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
-        let said = state.take(&response("v1/ServiceEntry", "1", two)).expect("asked for");
+        let said = state.take(&response("v1/ServiceEntry", "1", two)).expect("requested");
         assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n1"));
         assert!(said.error_detail.is_none() && !state.is_heard());
-        state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("asked for");
+        state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("requested");
         for kind in kinds::of_mcp().skip(2) {
             assert!(!state.is_heard());
             let version = kind.versions.last().expect("one");
             let type_url = format!("{}/{version}/{}", kind.group, kind.kind);
             let empty = DiscoveryResponse { type_url, ..response("", "1", vec![]) };
-            state.take(&empty).expect("asked for");
+            state.take(&empty).expect("requested");
         }
-        assert!(state.is_heard(), "each kind by one of its versions");
+        assert!(state.is_heard(), "one version of each kind");
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         let objects = state.objects();
         let object = objects.values().next().expect("one").to_value();
@@ -365,7 +365,7 @@ mod tests {
         ] {
             let answer =
                 response("v1/ServiceEntry", "2", vec![bad, entry("shop/b", "new.example")]);
-            let said = state.take(&answer).expect("asked for");
+            let said = state.take(&answer).expect("requested");
             let refused = said.error_detail.expect("refused");
             assert!(refused.message.contains(fact), "{}", refused.message);
             assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n2"));
@@ -373,7 +373,7 @@ mod tests {
             assert_eq!(state.warnings().len(), usize::from(kept));
         }
         let none = vec![entry("shop/a", "a.example")];
-        let said = state.take(&response("v1/ServiceEntry", "3", none)).expect("asked for");
+        let said = state.take(&response("v1/ServiceEntry", "3", none)).expect("requested");
         assert!(said.error_detail.is_none());
         assert_eq!(hosts(&state), ["a.example"]);
         assert!(state.warnings().is_empty());
@@ -385,7 +385,10 @@ mod tests {
         state.begin();
         state.take(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "a.example")]));
         let again = state.begin();
-        assert!(again.iter().all(|one| one.version_info.is_empty()), "all is asked for anew");
+        assert!(
+            again.iter().all(|one| one.version_info.is_empty()),
+            "everything is requested again"
+        );
         assert!(!state.is_heard());
         assert_eq!(hosts(&state), ["a.example"]);
         // The new server supports only an older version of the kind.
@@ -441,7 +444,7 @@ mod tests {
         state.take(&answer(&["shop/deny-a", "shop/deny-b"]));
         let start = Instant::now();
         let McpOutcome::Doubtful(fact) = state.answer(&answer(&[]), start) else {
-            panic!("it is doubted")
+            panic!("it is doubtful")
         };
         let text = "for policies that restrict access, its list of security.istio.io/v1/AuthorizationPolicy has 0 where 2 were known (lacking AuthorizationPolicy shop/deny-a, AuthorizationPolicy shop/deny-b); asked again before it counts";
         assert_eq!(fact, text);
@@ -463,7 +466,7 @@ mod tests {
         let start = Instant::now();
         let empty = response("v1/ServiceEntry", "2", vec![]);
         let McpOutcome::Doubtful(fact) = state.answer(&empty, start) else {
-            panic!("it is doubted")
+            panic!("it is doubtful")
         };
         let lacking = "v1/ServiceEntry has 0 where 1 were known (lacking ServiceEntry shop/a)";
         assert!(fact.contains(lacking), "{fact}");

@@ -61,7 +61,11 @@ async fn members_are_presumed_until_the_secrets_are_read() {
     // One member is unchanged, one has another Secret, one was removed.
     world.secrets(&[("a", &["east=good-uid-9"]), ("z", &["north=good-uid-8"])]);
     world
-        .until(&["east identityChanged a", "north live z", "west draining c: its Secret was deleted"])
+        .until(&[
+            "east identityChanged a",
+            "north live z",
+            "west draining c: its Secret was deleted",
+        ])
         .await;
 }
 

@@ -119,7 +119,7 @@ async fn services_are_reported_completely_and_then_as_differences() {
     })
     .await;
     rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
-    assert_eq!(rig.words, 1, "the first word is whole");
+    assert_eq!(rig.words, 1, "the first update is complete");
     assert_eq!(rig.addresses("db.service.consul"), Some(vec!["10.9.9.9:5432".to_owned()]));
 
     let mut critical = instance("web-2", "10.0.0.2", 80);

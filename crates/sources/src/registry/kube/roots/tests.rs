@@ -39,12 +39,16 @@ fn owner_of_the_roots_in_a_config_map_decides_whether_it_is_written() {
     assert_eq!(usual(&ours.pem), RootsHeld::Ours);
     assert_eq!(usual(&format!("{}{}{}", foreign.0, b.0, a.0)), RootsHeld::Ours, "contains ours");
     assert_eq!(usual(&foreign.0), RootsHeld::Foreign);
-    assert_eq!(usual(&format!("{}{}", foreign.0, a.0)), RootsHeld::Foreign, "lacks one of ours");
+    assert_eq!(
+        usual(&format!("{}{}", foreign.0, a.0)),
+        RootsHeld::Foreign,
+        "lacks one of Strait's roots"
+    );
     for (text, why) in [
         ("", "empty"),
         ("no certificate", "nonsense"),
-        (&*a.0, "a part of ours"),
-        (&*ended.0, "nobody believes it any more"),
+        (&*a.0, "a part of Strait's roots"),
+        (&*ended.0, "an expired root"),
         (&*foreign.0.replace("MII", "AAA"), "garbage within PEM"),
     ] {
         assert_eq!(usual(text), RootsHeld::Lacking, "{why}");
@@ -55,8 +59,12 @@ fn owner_of_the_roots_in_a_config_map_decides_whether_it_is_written() {
     assert_eq!(judged(RootsMap::Usual, &before, None), RootsHeld::Ours);
     assert_eq!(judged(RootsMap::Usual, &before, Some(&digest(&before))), RootsHeld::Lacking);
     let by_another = judged(RootsMap::Usual, &foreign.0, Some(&digest(&before)));
-    assert_eq!(by_another, RootsHeld::Foreign, "the annotation is of what stood there before");
-    assert_eq!(judged(RootsMap::Beside, &foreign.0, None), RootsHeld::Lacking, "the name is ours");
+    assert_eq!(by_another, RootsHeld::Foreign, "the annotation belongs to earlier content");
+    assert_eq!(
+        judged(RootsMap::Beside, &foreign.0, None),
+        RootsHeld::Lacking,
+        "the name is reserved for Strait"
+    );
 }
 
 fn namespaces(names: &[&str]) -> Option<Arc<BTreeSet<Arc<str>>>> {
@@ -82,7 +90,7 @@ fn roots_are_written_only_into_namespaces_that_lack_them() {
     let now = Instant::now();
     let mut state = RootsState::default();
     state.namespaces(namespaces(&["kube-node-lease", "kube-public", "kube-system", "pay", "shop"]));
-    assert!(due(&state, now).is_empty(), "what is there is not known yet");
+    assert!(due(&state, now).is_empty(), "the existing ConfigMaps are not known yet");
     let maps = vec![map("pay", RootsHeld::Ours), map("gone", RootsHeld::Lacking)];
     state.take(RootsMap::Usual, listed(maps), now);
     assert_eq!(due(&state, now), ["kube-system/istio-ca-root-cert", "shop/istio-ca-root-cert"]);
@@ -103,7 +111,7 @@ fn another_writers_roots_stay_and_ours_are_in_the_second_config_map() {
     let maps = vec![map("pay", RootsHeld::Ours), map("shop", RootsHeld::Foreign)];
     state.take(RootsMap::Usual, listed(maps), now);
     assert!(state.needs_beside(now));
-    assert!(due(&state, now).is_empty(), "what is there of the second name is not known yet");
+    assert!(due(&state, now).is_empty(), "the ConfigMaps of the second name are not known yet");
     state.take(RootsMap::Beside, listed(vec![]), now);
     assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);
     state.written(&"shop".into(), RootsMap::Beside, RootsHeld::Ours);

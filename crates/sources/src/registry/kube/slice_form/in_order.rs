@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn encoding_of_go_is_decoded() {
         assert!(is_in_order(WRITTEN));
-        let endpoint = endpoint(WRITTEN).expect("it is in order");
+        let endpoint = endpoint(WRITTEN).expect("the fields are in order");
         assert_eq!(endpoint.address, Some(&b"10.0.0.1"[..]));
         let target = TargetRef { kind: &b"Pod"[..], namespace: b"shop", name: b"web-7d8-abcde" };
         assert_eq!(endpoint.target, target);
@@ -141,6 +141,6 @@ mod tests {
             }
             read += u32::from(is_in_order(&bytes));
         }
-        assert!(read > 1_000, "{read}: hardly any was still in order");
+        assert!(read > 1_000, "{read}: almost none were in order");
     }
 }

@@ -340,7 +340,7 @@ mod tests {
             }
             read += u32::from(is_plain(&json));
         }
-        assert!(read > 1_000, "{read}: hardly any was still plain");
+        assert!(read > 1_000, "{read}: almost none were plain");
     }
 
     #[test]

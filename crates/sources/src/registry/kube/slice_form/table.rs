@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(table.add(0, number), number + 1);
         }
         assert_eq!(table.find(0, |held| *held == 1), Some(2));
-        assert_eq!(table.find(0, |held| *held == 0), None, "it was too long ago");
+        assert_eq!(table.find(0, |held| *held == 0), None, "it is too far back");
         assert_eq!(table.find(1, |held| *held == 1), None, "it is in another slot");
     }
 }

@@ -48,10 +48,14 @@ fn namespaces_enter_and_leave_the_mesh_with_their_labels_and_with_the_filter() {
     {
         apply(&mut index, arrives);
     }
-    assert_eq!(index.everything().services.len(), 2, "without a filter all belong to it");
+    assert_eq!(
+        index.everything().services.len(),
+        2,
+        "without a filter, all namespaces belong to the mesh"
+    );
     let touched = index.filter(filter());
     let contents = index.contents(&touched);
-    assert_eq!(shop(contents), (Some(false), Some(0)), "nothing is known of its labels");
+    assert_eq!(shop(contents), (Some(false), Some(0)), "its labels are unknown");
     let mut say = |arrives| {
         let touched = apply(&mut index, arrives);
         shop(index.contents(&touched))
@@ -63,9 +67,9 @@ fn namespaces_enter_and_leave_the_mesh_with_their_labels_and_with_the_filter() {
     assert_eq!(say(namespace("shop", json!({}))), (Some(false), Some(0)));
     let everything = index.everything();
     assert_eq!(everything.services.len(), 0);
-    assert_eq!(everything.network_label, Some(Some("n1".into())), "read whatever its labels");
+    assert_eq!(everything.network_label, Some(Some("n1".into())), "read with any labels");
     let touched = index.filter(Arc::default());
-    let contents = index.contents(&touched).expect("all is back");
+    let contents = index.contents(&touched).expect("everything is back");
     assert_eq!(contents.services.len(), 2);
     assert_eq!(contents.workloads.map(|pods| pods.len()), Some(2));
 }
@@ -133,7 +137,10 @@ fn declared_gateway_has_the_passthrough_listeners_and_is_removed_with_its_label(
     assert_eq!(addresses, ["192.0.2.1", "gw.example.com"]);
     let entrances: Vec<_> = found[0].entrances.iter().copied().collect();
     assert_eq!(entrances, [(0, 15008), (444, 0), (9443, 0)]);
-    assert!(gateways(&mut index, json!({}), spec).is_empty(), "without its label it is none");
+    assert!(
+        gateways(&mut index, json!({}), spec).is_empty(),
+        "without its label it is not a gateway"
+    );
 }
 
 #[test]
@@ -153,7 +160,7 @@ fn machines_are_stored_unchanged_and_removed_by_a_list_without_them() {
         index.apply(WatchEvent::Applied(kept)).is_empty()
     };
     assert!(!apply(&mut index, &form("10.7.0.1", "1")));
-    assert!(apply(&mut index, &form("10.7.0.1", "2")), "a version means nothing");
+    assert!(apply(&mut index, &form("10.7.0.1", "2")), "the version has no effect");
     assert!(!apply(&mut index, &form("10.7.0.2", "3")));
     let entries = index.everything().facts.expect("said").entries;
     let entry = entries.values().next().expect("one");

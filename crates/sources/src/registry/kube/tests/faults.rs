@@ -180,7 +180,7 @@ impl Member {
         let mut status = self.status.clone();
         let found = tokio::time::timeout(LIMIT, status.wait_for(|status| good(status))).await;
         match found {
-            Ok(status) => status.expect("the run goes on").clone(),
+            Ok(status) => status.expect("the run continues").clone(),
             Err(_) => panic!("not within {LIMIT:?}: {:?}", self.status.borrow()),
         }
     }
@@ -211,7 +211,10 @@ impl Member {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        assert!(tokio::time::timeout(LIMIT, renewed).await.is_ok(), "not heard within {LIMIT:?}");
+        assert!(
+            tokio::time::timeout(LIMIT, renewed).await.is_ok(),
+            "not received within {LIMIT:?}"
+        );
     }
 
     /// Checks the state that every fault must leave unchanged: one complete report, never
@@ -265,8 +268,8 @@ async fn renewed_contact_alone_causes_no_notification() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    assert!(tokio::time::timeout(LIMIT, again).await.is_ok(), "not heard within {LIMIT:?}");
-    assert!(!member.status.has_changed().expect("the run goes on"));
+    assert!(tokio::time::timeout(LIMIT, again).await.is_ok(), "not received within {LIMIT:?}");
+    assert!(!member.status.has_changed().expect("the run continues"));
 }
 
 /// Configures a server that sends nothing while nothing changes, so that it is probed.
@@ -285,7 +288,10 @@ async fn server_that_sends_bookmarks_is_not_probed() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        assert!(tokio::time::timeout(LIMIT, renewed).await.is_ok(), "not heard within {LIMIT:?}");
+        assert!(
+            tokio::time::timeout(LIMIT, renewed).await.is_ok(),
+            "not received within {LIMIT:?}"
+        );
     }
     assert!(member.sim.requests(|one| one.path == "/version").is_empty());
 }
@@ -297,10 +303,10 @@ fn unreachable(status: &RunStatus) -> bool {
 #[tokio::test]
 async fn complete_report_comes_first_and_then_changes() {
     let member = Member::synced().await;
-    assert_eq!(member.heard.borrow().updates, 0, "nothing before everything");
+    assert_eq!(member.heard.borrow().updates, 0, "nothing before the complete report");
     cart(&member.sim, &["1", "2"]);
     member.until_cart(&["1", "2"]).await;
-    member.sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it is there");
+    member.sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it exists");
     member.until_cart(&[]).await;
     assert_eq!(member.heard.borrow().resets, 1);
     let status = member.status.borrow().clone();
@@ -309,7 +315,7 @@ async fn complete_report_comes_first_and_then_changes() {
     assert_eq!(member.lists(), 5, "one list of each kind");
     let is_absent = |one: &strait_sim::Request| one.path.contains("gateway");
     assert!(!member.sim.requests(is_absent).is_empty());
-    assert_eq!(status.errors, 0, "what isn't installed is no failure");
+    assert_eq!(status.errors, 0, "a kind that is not installed is no failure");
 }
 
 #[tokio::test]
@@ -337,10 +343,10 @@ async fn slice_that_arrives_before_its_pods_removes_no_endpoint() {
         slice("cart", next);
         slice("marker", "1");
         member.until_heard(|heard| heard.endpoints("marker").len() == 1).await;
-        assert_eq!(member.heard.borrow().cart(), before, "its pod is awaited");
+        assert_eq!(member.heard.borrow().cart(), before, "the service waits for its pod");
         pod(next);
         member.until_cart(&[next]).await;
-        sim.store().delete("EndpointSlice", "shop", "marker-a").expect("it is there");
+        sim.store().delete("EndpointSlice", "shop", "marker-a").expect("it exists");
         member.until_heard(|heard| heard.endpoints("marker").is_empty()).await;
     }
     // A pod that does not arrive is not waited for indefinitely.
@@ -348,7 +354,7 @@ async fn slice_that_arrives_before_its_pods_removes_no_endpoint() {
     member.until_cart(&["4"]).await;
     assert_eq!(member.heard.borrow().endpoints("cart")[0].pod, PodState::Missing);
     // A deleted slice is removed at once, and does not delay others.
-    sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it is there");
+    sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it exists");
     member.until_cart(&[]).await;
 }
 
@@ -562,7 +568,7 @@ async fn forbidden_required_kind_is_an_authorization_failure() {
     let status = member.until(|status| matches!(status.contact, ApiContact::Denied(_))).await;
     assert!(format!("{:?}", status.contact).contains("endpointslices"), "{:?}", status.contact);
     assert!(!status.synced);
-    assert_eq!(member.heard.borrow().resets, 0, "no half picture");
+    assert_eq!(member.heard.borrow().resets, 0, "no incomplete report");
 }
 
 #[tokio::test]
@@ -787,7 +793,7 @@ async fn new_run_confirms_a_first_list_that_lacks_objects_of_the_previous_run() 
     let is_doubted =
         |status: &RunStatus| status.doubted.as_ref().is_some_and(|fact| fact.contains(doubted));
     member.until(is_doubted).await;
-    assert_eq!(member.heard.borrow().resets, 0, "it has said nothing");
+    assert_eq!(member.heard.borrow().resets, 0, "it has reported nothing");
     member.sim.heal();
     let status = member.until(|status| status.synced).await;
     assert!(status.doubted.is_none() && status.doubts > 0, "{status:?}");
@@ -810,7 +816,7 @@ async fn objects_beyond_the_budget_are_not_stored_and_existing_ones_stay() {
     member.assert_kept(&["1"]);
     for name in ["a", "b", "c"] {
         let name = format!("many-{name}");
-        member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
+        member.sim.store().delete("endpointslices", "shop", &name).expect("it existed");
     }
     member.until(|status| status.contact == ApiContact::Good).await;
 }
@@ -852,7 +858,7 @@ async fn all_kinds_together_stay_within_the_memory_budget() {
     member.until(again).await;
     for number in 0..10 {
         let name = format!("many-{number}");
-        member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
+        member.sim.store().delete("endpointslices", "shop", &name).expect("it existed");
     }
     member.until_cart(&["1"]).await;
     let status = member.until(|status| status.contact == ApiContact::Good).await;
@@ -870,7 +876,7 @@ async fn invalid_object_does_not_affect_others() {
     let sim = sim(Options::default()).await;
     let mut invalid = service("shop", "odd", "10.96.0.9", &[HTTP]);
     invalid["spec"]["ports"][0]["port"] = json!(70_000);
-    sim.store().apply(invalid).expect("the store takes anything");
+    sim.store().apply(invalid).expect("the store accepts anything");
     let member = Member::begin(sim);
     member.until_cart(&["1"]).await;
     let status = member.until(|status| status.skipped.count == 1).await;
@@ -903,18 +909,18 @@ async fn slow_receiver_costs_only_memory_for_names() {
     let tasks = Supervisor::new();
     tasks.spawn("run", run(config));
     let synced = status.wait_for(|status| status.synced);
-    tokio::time::timeout(LIMIT, synced).await.expect("in time").expect("the run goes on");
+    tokio::time::timeout(LIMIT, synced).await.expect("in time").expect("the run continues");
     // Without a receiver the channel is full; every event is still processed.
     for number in 0..3000 {
         cart(&sim, &["1", &(2 + number % 200).to_string()]);
     }
     sim.store().apply(service("shop", "last", "10.96.0.2", &[HTTP])).expect("a service");
     let taken = status.wait_for(|status| status.services == 2);
-    tokio::time::timeout(LIMIT, taken).await.expect("in time").expect("the run goes on");
+    tokio::time::timeout(LIMIT, taken).await.expect("in time").expect("the run continues");
     let mut heard = Heard::default();
     while heard.services.len() < 2 || heard.cart() != ["1", "201"] {
         let update = tokio::time::timeout(LIMIT, received.recv()).await.expect("in time");
-        heard.apply(update.expect("the run goes on"));
+        heard.apply(update.expect("the run continues"));
     }
     assert!(heard.updates < 300, "coalesced: {} updates for 3001 changes", heard.updates);
 }

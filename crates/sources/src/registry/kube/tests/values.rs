@@ -378,7 +378,7 @@ fn endpoint_combines_its_slice_pod_and_node() {
     assert_eq!((found.tls_mode, found.pod), (TlsMode::Istio, PodState::Known));
     assert_eq!(found.network_label, Some("n1".into()));
     assert_eq!(found.locality.to_string(), "r/z");
-    assert_eq!(found.node, None, "the node decides nothing");
+    assert_eq!(found.node, None, "the node has no effect");
     let local = json!({"clusterIP": "10.0.0.1", "internalTrafficPolicy": "Local"});
     apply(&mut index, service(local));
     assert_eq!(endpoints(&mut index)[0].node.as_deref(), Some("node-1"));
@@ -468,7 +468,7 @@ fn endpoint_in_two_slices_is_included_once_in_its_better_state() {
         assert_eq!(healths, [Health::Healthy]);
         apply(&mut index, Deleted("slices", "shop", "cart-a"));
         let healths: Vec<_> = endpoints(&mut index).iter().map(|one| one.health).collect();
-        assert_eq!(healths, [Health::Unhealthy], "the other copy stays");
+        assert_eq!(healths, [Health::Unhealthy], "the other copy of the endpoint stays");
     }
 }
 
@@ -494,7 +494,7 @@ fn slices_of_host_names_other_clusters_and_no_service_are_omitted() {
             })),
         );
         assert!(endpoints(&mut index).is_empty());
-        assert_eq!(index.skipped().count, 0, "nothing is wrong with it");
+        assert_eq!(index.skipped().count, 0, "it is valid");
     }
 }
 
@@ -526,7 +526,7 @@ fn invalid_parts_are_omitted_and_counted() {
         reason: "no sense".into(),
     };
     index.apply::<KubeService>(WatchEvent::Invalid(invalid));
-    assert_eq!(record(&mut index), None, "as a fresh list would leave it out");
+    assert_eq!(record(&mut index), None, "as a fresh list would omit it");
 }
 
 #[test]
@@ -810,7 +810,7 @@ fn deleted_objects_leave_no_state() {
         assert!(index.everything().services.is_empty());
         assert!(index.is_bare(), "seed {seed}: {index:?}");
         index.everything();
-        assert_eq!(index.scope().held(), 0, "seed {seed}: texts that nobody uses");
+        assert_eq!(index.scope().held(), 0, "seed {seed}: unused texts");
     }
 }
 

@@ -136,9 +136,9 @@ async fn values_of_another_writer_are_not_overwritten_continuously() {
 async fn denied_writes_are_not_retried() {
     let written = Written::start(&["cart", "a", "b", "c"], Some(Fault::ReadOnly)).await;
     written.shared.send_replace(exported_by(&["east"]));
-    until("it is tried", || written.patches() > 0).await;
+    until("a write is tried", || written.patches() > 0).await;
     sleep(SOME_PACES).await;
-    assert_eq!(written.patches(), 1, "the right is missing for all of them");
+    assert_eq!(written.patches(), 1, "the permission is missing for all of them");
     assert_eq!(written.conditions("cart"), "");
 }
 
@@ -180,13 +180,13 @@ async fn deleted_export_is_not_recreated_and_an_annotation_declines_export() {
     };
     written.shared.send_replace(exported_by(&["east"]));
     until("cart is ready", || written.conditions("cart").contains("Ready=True")).await;
-    written.sim.store().delete("serviceexports", "shop", "cart").expect("it is there");
+    written.sim.store().delete("serviceexports", "shop", "cart").expect("it exists");
     written.shared.send_replace(to_export());
     sleep(SOME_PACES).await;
     assert_eq!(written.sim.request_count("create", "serviceexports"), 0);
     // A recreated service is a different one.
     let service = service();
-    written.sim.store().delete("services", "shop", "cart").expect("it is there");
+    written.sim.store().delete("services", "shop", "cart").expect("it exists");
     sleep(SOME_PACES / 4).await;
     written.sim.store().apply(service).expect("a service");
     until("cart is exported", || written.conditions("cart").contains("Valid=True")).await;
