@@ -1,6 +1,6 @@
 //! The memory that all readers of one server use together: undecoded bytes, objects of incomplete
 //! lists, and the objects that the receiver stores. Each part also has its own limit. This account
-//! limits the sum, which is what a malicious server can make the process allocate.
+//! limits the sum, because a malicious server determines it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -85,7 +85,7 @@ impl Share {
         let sum = |a: usize, b: usize| a.saturating_add(b);
         let (before, after) = (sum(self.buffered, self.gathered), sum(buffered, gathered));
         (self.buffered, self.gathered) = (buffered, gathered);
-        // Subtracts only what was added before: the sum never wraps.
+        // Subtracts only previously added bytes: the sum never wraps.
         match after.checked_sub(before) {
             Some(more) => drop(self.account.read.fetch_add(more, Ordering::Relaxed)),
             None => drop(self.account.read.fetch_sub(before - after, Ordering::Relaxed)),

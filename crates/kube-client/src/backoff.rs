@@ -30,7 +30,7 @@ impl Backoff {
 
     /// Records how long the attempt after the last delay lasted. If that was at least twice the
     /// delay, the failures are forgotten. So a server that disconnects every few seconds is read
-    /// most of the time, and one that disconnects at once is retried slowly.
+    /// most of the time, and a server that disconnects at once is retried slowly.
     pub fn held(&mut self, lasted: Duration) {
         if lasted > self.first && lasted >= self.last * 2 {
             self.failures = 0;

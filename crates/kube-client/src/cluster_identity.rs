@@ -76,7 +76,7 @@ impl ClusterIdentityCheck {
         found.uid.is_some() && self.uid.is_some() && found.uid != self.uid
     }
 
-    /// Returns the UID of the cluster that was read first, and of the one that responds now.
+    /// Returns the UID of the cluster that was read first, and of the cluster that responds now.
     pub fn both(&self) -> (Option<String>, Option<String>) {
         (self.uid.clone(), self.found.borrow().uid.clone())
     }

@@ -91,7 +91,7 @@ impl ApiClient {
             &access.credential
         {
             config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
-            // The library derives the type of a key from the label of its block.
+            // The library derives the type of a key from the label of the PEM block.
             let key_pem = match private_key(key_pem.reveal()) {
                 Ok(key) => encode_key(&key).into_bytes(),
                 Err(_) => key_pem.reveal().clone(),
@@ -187,7 +187,7 @@ impl std::fmt::Debug for ApiClient {
 }
 
 /// Creates connections to a server that is not an API server and that the operator names: `http` or
-/// `https`, its certificate verified with the CAs in `ca_pem`, or with those of this machine.
+/// `https`, its certificate verified with the CAs in `ca_pem`, or with this machine's CAs.
 ///
 /// # Errors
 /// Fails if `ca_pem` contains no certificate, or TLS cannot be set up.

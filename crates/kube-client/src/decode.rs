@@ -76,7 +76,7 @@ pub fn read_watch<K: ObjectKind>(
     if cut.has_rest() { Err("it ended within an event".into()) } else { Ok(events) }
 }
 
-/// Splits a list into its objects as it arrives; never stores more than one of them.
+/// Splits a list into its objects as it arrives; never stores more than one object.
 pub(super) enum ListDecoder {
     Json(json::JsonList),
     Protobuf(protobuf::ProtobufList),

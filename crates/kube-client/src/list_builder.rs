@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// Collects items such as `+a`, which adds, and `-a`, which deletes. The index of the item is
-    /// the version of its object.
+    /// the version of the object.
     fn list_builder<L: Gather<Thing>>(words: &str) -> L {
         let mut gathered = ListBuilder::<Things<L>>::new();
         for (at, word) in words.split_whitespace().enumerate() {

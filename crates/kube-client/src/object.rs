@@ -170,7 +170,7 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(&b))
 }
 
-/// The metadata of an object, as far as it is used.
+/// The used part of an object's metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta<'a> {
@@ -198,7 +198,7 @@ pub struct Meta<'a> {
     /// Labels.
     #[serde(borrow)]
     pub labels: Pairs<'a>,
-    /// The annotations that may be used: those of the mesh (`*.istio.io/`) and Strait's own.
+    /// The annotations that may be used: the mesh's (`*.istio.io/`) and Strait's own.
     #[serde(borrow, deserialize_with = "meaningful")]
     pub annotations: Pairs<'a>,
     /// The owner that controls the object.
@@ -297,7 +297,7 @@ impl<'a> ProtobufMessage<'a> for OnlyMeta<'a> {
 /// Decodes `null` like a missing field: Go encodes empty lists and maps as `null`.
 ///
 /// # Errors
-/// Those of the value itself.
+/// Fails if decoding the value fails.
 pub fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -309,7 +309,7 @@ where
 /// Decodes a list within an object; `null` is an empty one.
 ///
 /// # Errors
-/// Those of the elements, or a list of more than 10,000 elements.
+/// Fails if decoding an element fails, or if there are more than 10,000 elements.
 pub fn list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -341,8 +341,8 @@ where
     deserializer.deserialize_any(List(PhantomData))
 }
 
-/// Whether an annotation is stored. Annotations are free text of any size; only those of the mesh,
-/// Strait's own, and those that select the controller of an Ingress are stored.
+/// Whether an annotation is stored. Annotations are free text of any size; only annotations of the
+/// mesh, of Strait, and for the selection of an Ingress controller are stored.
 fn means_something(annotation: &[u8]) -> bool {
     let domain = annotation.split(|byte| *byte == b'/').next().unwrap_or_default();
     let of_a_domain = domain.len() < annotation.len();
@@ -386,8 +386,8 @@ pub struct ObjectMetadata {
     /// Labels.
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
-    /// The annotations that may be used: those of the mesh (`*.istio.io/`), Strait's own, and
-    /// Ingress classes.
+    /// The annotations that may be used: the mesh's (`*.istio.io/`), Strait's own, and Ingress
+    /// classes.
     #[serde(deserialize_with = "annotations")]
     pub annotations: BTreeMap<Arc<str>, Arc<str>>,
 }

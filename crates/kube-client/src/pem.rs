@@ -1,6 +1,6 @@
 //! Certificates and keys in PEM, read like Go's clients do.
 //!
-//! Go determines the type of a private key from its content instead of the label of its block, and
+//! Go determines the type of a private key from its content instead of the PEM block's label, and
 //! it ignores unreadable blocks in a CA bundle. Kubeconfigs that work with kubectl must work here.
 
 use rustls_pki_types::pem::PemObject as _;
@@ -37,7 +37,7 @@ impl CaBundle {
     }
 }
 
-/// Reads the first private key in a text. The label of its block does not matter.
+/// Reads the first private key in a text. The label of the PEM block does not matter.
 ///
 /// # Errors
 /// Fails if there is no such block, or its content is not a private key.

@@ -234,7 +234,7 @@ impl Shared {
         Ok(Self { sender, connection, permits: Arc::new(()) })
     }
 
-    /// Returns a stream if one more may be opened. If the server permits none, the first stream
+    /// Returns a stream if another may be opened. If the server permits none, the first stream
     /// waits for the permission.
     fn permit(&self) -> Option<(Sender, StreamPermit)> {
         let permitted = lock(&self.connection).as_ref()?.current_max_send_streams();
@@ -247,7 +247,7 @@ impl Shared {
 async fn drive(connection: Driven) {
     poll_fn(|cx| {
         let mut held = lock(&connection);
-        // Its users receive the reason of its end.
+        // Requests on the connection receive the reason of its end.
         let ended = held.as_mut().map_or(Poll::Ready(()), |one| Pin::new(one).poll(cx).map(drop));
         if ended.is_ready() {
             *held = None;

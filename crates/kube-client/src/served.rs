@@ -1,5 +1,5 @@
 //! Selects the version of a kind. Kinds outlive versions: a reader that supports several uses the
-//! best one that the server has.
+//! best version of the server.
 
 use serde::Deserialize;
 
@@ -33,7 +33,7 @@ impl ApiClient {
     /// the longest time.
     ///
     /// # Errors
-    /// Those of the requests; [`ApiError::NotFound`] if the server has none of them.
+    /// Fails if a request fails; [`ApiError::NotFound`] if the server has none of them.
     pub async fn served(
         &self,
         group: &str,

@@ -317,7 +317,7 @@ async fn error_names_the_unreachable_server() {
     assert!(fact.starts_with(&sim.address().to_string()), "{fact}");
 }
 
-/// A kind that can be decoded from protobuf and of which the name is stored.
+/// A kind that can be decoded from protobuf. Only the name is stored.
 struct Names;
 
 impl<'a> Form<'a> for OnlyMeta<'a> {
@@ -349,8 +349,8 @@ impl Keyed for String {
     }
 }
 
-/// Returns the events of a reader of namespaces on `sim` until one that was created after the first
-/// list, and the verb and `Accept` of its requests.
+/// Reads namespaces until a namespace created after the first list is received. Returns the events,
+/// and the verb and `Accept` of each request.
 async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
     let (sim, client) = start().await;
     faults.iter().for_each(|fault| sim.fault(fault.clone()));

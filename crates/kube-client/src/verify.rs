@@ -1,10 +1,10 @@
 //! Verifies the certificate of an API server.
 //!
 //! Like rustls, and in one case like Go's clients: a server may present a certificate that is
-//! itself one of the given roots. `openssl req -x509` marks its certificates as CAs, and rustls
-//! rejects a CA as server certificate. An operator who gave exactly this certificate as a root
-//! trusts it already. Its name, dates and usage are checked as usual, and the handshake still
-//! proves that the server has its key.
+//! itself a given root. `openssl req -x509` marks its certificates as CAs, and rustls rejects a CA
+//! as server certificate. An operator who gave exactly this certificate as a root trusts it
+//! already. Its name, dates and usage are checked as usual, and the handshake still proves that the
+//! server has its key.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Lists and watches a kind until its receiver is dropped.
 //!
 //! Transfers data and enforces limits; [`WatchState`] decides. An object is decoded when its last
-//! byte has arrived, and a list costs only the stored parts of its objects. Data is always replaced
+//! byte has arrived, and a list costs only the stored parts of the objects. Data is always replaced
 //! as a whole: an interrupted list is discarded, and receivers keep their objects.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ const LIFETIME_GRACE: Duration = Duration::from_secs(15);
 pub struct ListSelection {
     /// The API group; empty for the core group.
     pub group: &'static str,
-    /// The version; if several are possible, the one that the server was last found to have.
+    /// The version; if several are possible, the version that the server was last found to have.
     pub version: &'static str,
     /// The possible versions, preferred first, if servers differ.
     pub versions: &'static [&'static str],
@@ -428,7 +428,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
         Ok(self.state.watch_ended(began.elapsed(), told, random()))
     }
 
-    /// Processes one of the initial events. Returns whether it was the last.
+    /// Processes an initial event. Returns whether it was the last.
     async fn gather(&mut self, line: WatchLine<K::Kept>) -> Result<bool, Stop> {
         match line {
             WatchLine::Applied { object, .. } => {

@@ -11,11 +11,11 @@
 //!                                  └───┴─────────────────────────────────────────────┘
 //! ```
 //!
-//! Does no I/O and reads no clock; [`super::watch`] carries out its decisions. The rules are those
-//! of client-go's reflector, with two additions. A watch that ends at once is not restarted at
-//! once. And because a watch after a restore of etcd may wait forever for a version that no longer
-//! exists (kubernetes issue 107457), each failure is followed by a check whether the server has
-//! reached the version, and fresh lists are requested at intervals whatever the watch reports.
+//! Does no I/O and reads no clock; [`super::watch`] carries out its decisions. The rules are the
+//! same as in client-go's reflector, with two additions. A watch that ends at once is not restarted
+//! at once. And because a watch after a restore of etcd may wait forever for a version that no
+//! longer exists (kubernetes issue 107457), each failure is followed by a check whether the server
+//! has reached the version, and fresh lists are requested at intervals whatever the watch reports.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ pub(super) enum NextRequest {
 #[derive(Debug)]
 pub(super) struct WatchState {
     position: Position,
-    /// Whether the server may differ from the one that sent the version.
+    /// Whether a different server may have sent the version.
     doubted: bool,
     listing: ListMode,
     /// When the position is discarded for a fresh list.
@@ -83,7 +83,7 @@ pub(super) struct WatchState {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Position {
-    /// Nothing is known, or it is no longer trusted.
+    /// No version is known, or it is no longer trusted.
     Nowhere,
     /// In the middle of a list.
     Page { token: String },

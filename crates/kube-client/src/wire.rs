@@ -107,7 +107,7 @@ impl<'a> FieldValue<'a> {
     /// Merges the value into `message`.
     ///
     /// # Errors
-    /// Fails if the value is not such a message.
+    /// Fails if the value is not a valid message.
     #[inline]
     pub fn message(self, message: &mut impl ProtobufMessage<'a>) -> Result<(), MalformedMessage> {
         message.merge(self.bytes()?)
@@ -116,7 +116,7 @@ impl<'a> FieldValue<'a> {
     /// Adds an element of a repeated message.
     ///
     /// # Errors
-    /// Fails if the value is not such a message, or there are too many.
+    /// Fails if the value is not a valid message, or there are too many.
     #[inline]
     pub fn push<M: ProtobufMessage<'a> + Default>(
         self,

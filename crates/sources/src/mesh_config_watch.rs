@@ -404,7 +404,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// Creates a watcher, with receivers of its settings and its problems.
+    /// Creates a watcher, with receivers of the settings and the problems.
     fn watcher(
         config: ConfigTextSource,
         networks: ConfigTextSource,

@@ -1,10 +1,10 @@
 //! Authentication of callers that present a token of a member cluster: with the member's signing
-//! keys and the index of its pods, or with a TokenReview of the member's API server.
+//! keys and pod index, or with a TokenReview of the member's API server.
 //!
-//! Keys are checked first, so that pods can authenticate while their API server is unreachable. The
-//! API server is only asked about unknown pods and unknown keys. A token is sent only to the API
-//! server of the member that it names, and never if its issuer is known to be another member.
-//! Tokens are not stored: reviews are looked up by the token's hash.
+//! Keys are checked first, so that pods can authenticate while their API server is unreachable.
+//! Requests are sent to the API server only for unknown pods and unknown keys. A token is sent only
+//! to the API server of the member that it names, and never if its issuer is known to be another
+//! member. Tokens are not stored: reviews are looked up by the token's hash.
 
 mod issuers;
 mod review;
@@ -64,7 +64,7 @@ pub struct CallersConfig {
 /// A token issuer outside all clusters, for workloads that don't run in a cluster.
 #[derive(Debug, Clone)]
 pub struct OutsideIssuer {
-    /// The `iss` of its tokens.
+    /// The `iss` claim of tokens from this issuer.
     pub issuer: String,
     /// The cluster to which its workloads belong.
     pub cluster: ClusterId,

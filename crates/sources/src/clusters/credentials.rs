@@ -5,8 +5,8 @@
 //! to the cluster's API server: an account that may not read a key does not receive it from Strait.
 //! Each requested pair of account and Secret has one task. The last credential read for an account
 //! stays in memory: a gateway that requests it again while its API server is unreachable gets it,
-//! unless that server has refused the account since. Nothing is written to disk unless the operator
-//! requests it (`kept.rs`).
+//! unless that server has refused the account since. Credentials are written to disk only if the
+//! operator requests it (`kept.rs`).
 
 mod access;
 mod kept;

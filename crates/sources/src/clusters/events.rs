@@ -1,7 +1,7 @@
 //! The status of members as Kubernetes events in the config cluster, for operators who use kubectl.
 //!
 //! Supplements `/debug/clusters`: one event about the Secret for each cluster and each state that
-//! it enters. If writing events is forbidden, nothing else is affected. Needs `create` and `patch`
+//! it enters. A missing permission to write events has no other effect. Needs `create` and `patch`
 //! of events in the system namespace.
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Kubeconfigs as data: the inline credentials of one context.
 //!
-//! The bytes come from a Secret, so from anyone who may write one. They become an [`Access`], a
-//! type that cannot express running a program, reading a file, skipping verification or
-//! impersonation; a text that requests one of these anyway is a [`KubeconfigRefusal`]. Fields are
+//! The bytes come from a Secret, so from any user with permission to write Secrets. They become an
+//! [`Access`], a type that cannot express running a program, reading a file, skipping verification
+//! or impersonation; a text that requests any of these becomes a [`KubeconfigRefusal`]. Fields are
 //! allowed by name. Opens no file, resolves no name, connects to nothing.
 
 use std::fmt;
@@ -38,7 +38,7 @@ pub struct KubeconfigRefusal {
     pub code: &'static Code,
     /// The path of the field, such as `users[0].user.exec`; empty for the whole file.
     pub field: String,
-    /// What was found there. Never contains a credential.
+    /// The problem with the field. Never contains a credential.
     pub fact: String,
 }
 
@@ -609,7 +609,7 @@ impl KubeconfigUser<'_> {
         };
         Ok(match (certificate, token, self.username) {
             (_, Some(_), Some(_)) => {
-                return Err(unusable("username", "is set next to a token: use only one of them"));
+                return Err(unusable("username", "is set next to a token: use only one"));
             }
             (Some((certificate_pem, key_pem)), Some(token), None) => {
                 ApiCredential::CertificateAndToken { certificate_pem, key_pem, token }

@@ -1,5 +1,5 @@
-//! Computes the actions that lead from the running clusters to those that the Secrets define. Pure:
-//! no task, no clock.
+//! Computes the actions that bring the running clusters in line with the Secrets. Pure: no task, no
+//! clock.
 //!
 //! Of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by name).
 //! The others are on standby and are considered on each plan, so that one takes over as soon as the
@@ -40,10 +40,10 @@ pub struct PlannedCluster {
     pub mode: Mode,
     /// The expected UID of the cluster, from the operator.
     pub uid: Option<Arc<str>>,
-    /// The trust domain of its workloads, if the Secret names one.
+    /// The trust domain of the cluster's workloads, if the Secret names one.
     pub trust_domain: Option<Arc<str>>,
-    /// Creation time of the first Secret that held the cluster, while its data is kept; `None` if
-    /// unknown. Clusters are merged in this order.
+    /// Creation time of the first Secret that held the cluster, as long as the data exists; `None`
+    /// if unknown. Clusters are merged in this order.
     pub created: Option<i64>,
     /// Whether a Secret holds the cluster.
     pub hold: Hold,
@@ -147,9 +147,10 @@ pub struct Idle {
     pub secret: ObjectName,
     /// The data key.
     pub key: String,
-    /// The network of its cluster, if the value is usable and fixes one.
+    /// The network of the cluster in the value, if it is usable and fixes one.
     pub network: Option<NetworkId>,
-    /// The trust domain of its cluster's workloads, if the value is usable and names one.
+    /// The trust domain of the workloads of the cluster in the value, if it is usable and names
+    /// one.
     pub trust_domain: Option<Arc<str>>,
     /// Why it holds no cluster.
     pub refusal: KubeconfigRefusal,

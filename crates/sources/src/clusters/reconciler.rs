@@ -386,8 +386,8 @@ impl Reconciler {
         secret.is_some_and(|(_, read)| read.clusters.contains_key(id))
     }
 
-    /// Reports the end of the shard, after the last update of its tasks: otherwise it could remove
-    /// a new cluster with this ID.
+    /// Reports the end of the shard, after the last update from the cluster's tasks: otherwise it
+    /// could remove a new cluster with this ID.
     async fn withdraw(&mut self, id: &ClusterId) {
         if let Some(mut member) = self.members.remove(id) {
             member.freeze();
@@ -512,8 +512,8 @@ impl Reconciler {
         own.or_else(|| self.trust_domain.borrow().clone())
     }
 
-    /// Checks whether a cluster may claim the trust domain of its workloads itself. Unless the
-    /// policy decides, it may not claim a domain that an operator assigned to another cluster.
+    /// Checks whether a cluster may claim its workloads' trust domain itself. Unless the policy
+    /// decides, it may not claim a domain that an operator assigned to another cluster.
     fn may_name(&self, id: &ClusterId, domain: &str) -> Result<(), String> {
         if self.trust_domain.borrow().as_deref() == Some(domain) {
             return Ok(());
@@ -550,7 +550,7 @@ impl Reconciler {
     }
 
     /// Returns the members whose endpoints are withdrawn because the cluster has been unreachable
-    /// for too long, and the rule. Nothing is withdrawn while all of several API servers are
+    /// for too long, and the rule. No endpoints are withdrawn while all of several API servers are
     /// unreachable: then Strait itself is cut off.
     fn withdrawn(&self, wall: SystemTime) -> BTreeMap<ClusterId, String> {
         let policy = self.policy.borrow();

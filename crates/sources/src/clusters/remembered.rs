@@ -21,7 +21,7 @@ pub struct RememberedMember {
     pub created: Option<i64>,
     /// The mode that an operator had requested.
     pub mode: Mode,
-    /// The UID of its `kube-system`.
+    /// The UID of the cluster's namespace `kube-system`.
     pub uid: Option<String>,
     /// When its API server last responded.
     pub last_contact: Option<SystemTime>,
@@ -36,7 +36,7 @@ pub struct RememberedMember {
 }
 
 impl RememberedMember {
-    /// Returns the member as it was planned, for use until the Secrets have been read.
+    /// Returns the previously planned member, for use until the Secrets have been read.
     pub(super) fn assumed(&self) -> Option<PlannedCluster> {
         let (network, mode) = (self.network.clone(), self.mode);
         let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Assumed);
@@ -44,14 +44,14 @@ impl RememberedMember {
         Some(PlannedCluster { secret, network, mode, uid, trust_domain, created, hold })
     }
 
-    /// The trust domain that was used when it was read: that of any of its pods.
+    /// Returns the trust domain that was used when it was read, taken from any pod.
     pub(super) fn trust_domain(&self) -> Option<Arc<str>> {
         let (_, pod) = self.contents.workloads.as_ref()?.iter().next()?;
         let (domain, _) = pod.profile.identity.strip_prefix("spiffe://")?.split_once('/')?;
         Some(domain.into())
     }
 
-    /// Whether `secret` is the one that held it.
+    /// Whether `secret` held the member.
     pub(super) fn is_of(&self, secret: &ObjectName) -> bool {
         self.holder().as_ref() == Some(secret)
     }

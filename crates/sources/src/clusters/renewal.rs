@@ -4,8 +4,8 @@
 //! After half of a token's lifetime, Strait uses it to request the next one from the cluster's API
 //! server, tries the new token, and writes it into the Secret. The watch of the Secret then
 //! delivers it, as if an operator had rotated it. Needs `get` and `patch` of Secrets in the system
-//! namespace. One of several replicas writes: the patches of the others name an outdated version. A
-//! failure changes nothing: the old token stays in use, and its expiry is reported.
+//! namespace. Only a single replica succeeds in writing: the patches of the others name an outdated
+//! version. A failure changes nothing: the old token stays in use, and its expiry is reported.
 
 #[cfg(test)]
 mod tests;

@@ -56,7 +56,7 @@ pub struct MemberSpec {
     pub mode: Mode,
     /// The expected UID of the cluster, from the operator.
     pub uid: Option<Arc<str>>,
-    /// The trust domain of its workloads; `None` for the mesh's.
+    /// The trust domain of the cluster's workloads; `None` for the mesh's.
     pub trust_domain: Option<Arc<str>>,
 }
 
@@ -82,7 +82,7 @@ impl MemberSpec {
 }
 
 impl MemberSecret {
-    /// Creates a Secret that is presumed to exist and of which only the clusters are known.
+    /// Creates a Secret that is presumed to exist, with known clusters and no other content.
     pub(super) fn unread(
         name: ObjectName,
         ids: BTreeSet<ClusterId>,

@@ -38,9 +38,9 @@ pub struct ClusterStatus {
     pub since: Option<Timestamp>,
     /// The network that the Secret fixes; replaced with the effective network where that is known.
     pub network: Option<NetworkId>,
-    /// The trust domain of its workloads.
+    /// The trust domain of the cluster's workloads.
     pub trust_domain: String,
-    /// The last valid response of its API server.
+    /// The last valid response of the API server.
     pub last_contact: LastContact,
     /// The kinds that its API server no longer lists or watches while it answers other requests.
     /// Omitted if empty.
@@ -67,7 +67,7 @@ pub struct ClusterStatus {
     /// Number of failed requests to its API server; for the metrics.
     #[serde(skip)]
     pub errors: u64,
-    /// Duration of its first sync; for the metrics.
+    /// Duration of the first sync; for the metrics.
     #[serde(skip)]
     pub sync_took: Option<Duration>,
     /// Claims that it is in a different network than its Secret fixes. Filled in by the component
@@ -81,10 +81,10 @@ pub struct ClusterStatus {
     /// The time of the next attempt, while the cluster is in quarantine for misbehaving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt: Option<Timestamp>,
-    /// The mode that an operator requests; omitted if there is none.
+    /// The mode that an operator requests; omitted by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
-    /// The token that is used to read it; omitted if there is none or it does not expire.
+    /// The token that is used to read it; omitted if no token is used or it does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential: Option<TokenStatus>,
     /// The clusters whose pods use the same addresses in the same network. Filled in by the
@@ -202,11 +202,11 @@ pub enum ClusterState {
     Rejected,
     /// Another Secret holds its ID, or the cluster itself.
     Conflict,
-    /// The kubeconfig leads to a different cluster than before.
+    /// The kubeconfig now leads to a different cluster.
     IdentityChanged,
     /// It responds with invalid data, or with too much.
     Misbehaving,
-    /// Frozen at the last known data: its last change is held back, or its contact fails
+    /// Frozen at the last known data: the last change is being delayed, or contact fails
     /// repeatedly.
     Quarantined,
     /// Frozen at the request of an operator.
@@ -273,7 +273,7 @@ pub(super) struct RestoredFacts {
 pub(super) struct MemberFacts<'a> {
     /// The status of the run whose data is served.
     pub(super) status: &'a RunStatus,
-    /// Whether any of its reports has been passed on.
+    /// Whether any update has been passed on.
     pub(super) has_data: bool,
     /// Set if the data is from before the process started.
     pub(super) restored: Option<&'a RestoredFacts>,
@@ -284,14 +284,14 @@ pub(super) struct MemberFacts<'a> {
     pub(super) mode: Mode,
     /// Where the mode was requested.
     pub(super) mode_by: &'a str,
-    /// The stage of its quarantine, if its contact fails repeatedly.
+    /// The stage of the quarantine, if contact fails repeatedly.
     pub(super) flapping: Option<Stage>,
-    /// A description of the changes that are held back.
+    /// A description of the delayed changes.
     pub(super) held: Option<String>,
     /// Why its endpoints are withdrawn, if it has been unreachable for too long.
     pub(super) withdrawn: Option<&'a str>,
-    /// The grace period of expired tokens of its pods while it is unreachable, and the rule that
-    /// grants it.
+    /// The grace period for expired tokens of the cluster's pods while it is unreachable, and the
+    /// rule that grants it.
     pub(super) dark_tokens: Option<(Duration, String)>,
     /// Why the current Secret is not used.
     pub(super) kept: Option<&'a KubeconfigRefusal>,

@@ -1,10 +1,10 @@
 //! Writes the status of configuration objects into the config cluster: Gateway API routes,
-//! Ingresses, and with `--write-status` those of Istio's kinds.
+//! Ingresses, and with `--write-status` also Istio objects.
 //!
-//! Supplements `/debug/config`: the mesh does not need it, and if writing is forbidden, nothing
-//! else is affected. Each object is read before it is changed, and changed only if it is unchanged
-//! since, so that entries of other controllers stay. Needs `get` of the objects and `patch` of
-//! their `status`.
+//! Supplements `/debug/config`: the mesh does not need it, and a missing permission has no other
+//! effect. Each object is read before it is changed, and changed only if it is unchanged since, so
+//! that entries of other controllers stay. Needs `get` of the objects and `patch` of their
+//! `status`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ fn kind_of(status: &WantedStatus) -> [Arc<str>; 2] {
     [Arc::clone(group), Arc::clone(kind)]
 }
 
-/// Writes one status, with the first version of its kind that the server supports.
+/// Writes one status, with the first version of the kind that the server supports.
 async fn write(access: &watch::Receiver<Access>, status: &WantedStatus) -> Result<(), ApiError> {
     let access = access.borrow().clone();
     let client =

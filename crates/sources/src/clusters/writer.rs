@@ -81,7 +81,7 @@ pub struct WriterLease {
     pub namespace: String,
     /// The unique name of this process.
     pub us: String,
-    /// What this process may write.
+    /// The current role of this process.
     pub role: watch::Sender<WriterRole>,
     /// Cancelled when the process is about to end.
     pub drain: CancellationToken,

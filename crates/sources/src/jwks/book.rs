@@ -318,7 +318,7 @@ mod tests {
         hours.answer("a/1", Err("no answer".to_owned()));
         let now = hours.now;
         let next: Vec<_> = hours.book.due(now).into_iter().map(|(place, _)| place).collect();
-        assert_eq!(next, [place("f/1")], "namespaces without a fetch before those with three");
+        assert_eq!(next, [place("f/1")], "a namespace without a fetch precedes one with three");
         hours.answer("b/1", set("1"));
         hours.now += Duration::from_secs(60);
         let now = hours.now;
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(
             next,
             [place("a/5")],
-            "the location due first, not the failed one that sorts before it"
+            "the location due first, not the failed one before it by name"
         );
     }
 
@@ -348,7 +348,7 @@ mod tests {
         }
         let beyond = book.fetched().remove(&place("a/0300")).expect("it is wanted");
         assert!(beyond.trouble.is_some_and(|fact| fact.contains("more than 256")));
-        // When other locations are added, one that is no longer fetched keeps its keys.
+        // When other locations are added, a location that is no longer fetched keeps its keys.
         let others: Vec<_> = (0..PLACES_MAX).map(|at| format!("n{at:04}/1")).collect();
         names.extend(others.iter().map(String::as_str));
         book.want(&wanted(&names), &BTreeMap::new(), now);

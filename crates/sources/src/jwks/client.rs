@@ -29,7 +29,7 @@ const BODY_MAX: usize = 1024 * 1024;
 const REPEATED_MAX: usize = 256;
 /// Maximum number of redirects of one fetch.
 const REDIRECTS_MAX: usize = 3;
-/// The path at which an issuer publishes the location of its keys (OpenID Connect Discovery 1.0,
+/// The path at which an issuer publishes the location of the keys (OpenID Connect Discovery 1.0,
 /// 4).
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 /// The files in which systems store trusted root certificates. The first that exists is used.
@@ -119,8 +119,7 @@ pub(super) struct FetchedSet {
 pub struct KeyClient {
     /// The addresses that may be dialled.
     pub rules: DialRules,
-    /// A PEM file of root certificates in addition to those of the system. It is read for each
-    /// fetch.
+    /// A PEM file of root certificates in addition to the system's. It is read for each fetch.
     pub roots: Option<PathBuf>,
 }
 
@@ -158,8 +157,8 @@ impl KeyClient {
         Ok(FetchedSet { keys: keys.into(), max_age: answer.max_age, from: from.into() })
     }
 
-    /// Returns the location of an issuer's keys, and whether its host and port are those that the
-    /// policy itself names.
+    /// Returns the location of an issuer's keys, and whether the policy itself names its host and
+    /// port.
     async fn discovered(
         &self,
         issuer: &str,

@@ -192,7 +192,7 @@ pub(super) fn in_full(error: &KeyFetchError) -> String {
     cut(&text, TROUBLE_MAX)
 }
 
-/// Waits until that time; forever if there is none.
+/// Waits until that time; forever without a time.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,

@@ -20,8 +20,8 @@ const METADATA: [Ipv4Addr; 3] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DialRules {
     /// Whether a loopback address may be dialled. It must be written literally in the policy, or be
-    /// reached from such an address; a host name that resolves to loopback, or a redirect of
-    /// another server to it, is never allowed.
+    /// reached from a literal loopback address; a host name that resolves to loopback, or a
+    /// redirect of another server to it, is never allowed.
     pub loopback: bool,
     /// Further addresses that are never dialled.
     pub denied: Vec<IpNet>,

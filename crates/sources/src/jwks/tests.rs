@@ -41,7 +41,7 @@ fn redirect(to: &str) -> Response<Full<Bytes>> {
     answer.body(Full::default()).expect("an answer")
 }
 
-/// Starts a server, with TLS if an acceptor is given. `answer` maps the path and the port to a
+/// Starts a server, with TLS if there is an acceptor. `answer` maps the path and the port to a
 /// response. It never responds to `/hangs`.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 async fn serve(tls: Option<tokio_rustls::TlsAcceptor>, answer: Answer) -> u16 {

@@ -4,9 +4,9 @@
 //! If several stores contain an object, the first store's version applies and the others are
 //! shadowed, which is reported. This is computed from the current contents, so that the next
 //! version applies when the first is deleted, and a change of a shadowed object has no effect. The
-//! result shares the objects of the first store, and costs only those of the others. Secrets,
-//! ConfigMaps and Namespaces come from Strait's own store only. A store that has not been read
-//! since the start contains its remembered objects. Owns the set of further stores; never
+//! result shares the objects of the first store, so that it only costs memory for the other stores.
+//! Secrets, ConfigMaps and Namespaces come from Strait's own store only. A store that has not been
+//! read since the start contains its remembered objects. Owns the set of further stores; never
 //! interprets an object.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ pub const OWN_DIRECTORY: &str = "directory";
 pub enum Store {
     /// Strait's own store. If it is not on the list, it comes first.
     Own,
-    /// A directory of manifests, of which only the objects of the mesh are used.
+    /// A directory of manifests. Only objects of the mesh are used.
     Directory(PathBuf),
     /// A server of MCP over xDS.
     Mcp(mcp::McpServer),

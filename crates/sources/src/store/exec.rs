@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use strait_kube_client::{ApiCredential, Redacted};
 
-/// The time limit of a program. Those of clouds call an API, which may be slow.
+/// The time limit of a program. Programs of cloud providers call an API, which may be slow.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// `users[].user.exec`.

@@ -82,8 +82,8 @@ pub struct ManifestContents {
     pub members: Vec<Value>,
 }
 
-/// Reads files of manifests, with the names for warnings, like those of a configuration directory.
-/// Of two objects with one name, the one in the first file (by name) applies.
+/// Reads files of manifests, with the names for warnings, like the files of a configuration
+/// directory. Of two objects with one name, the one in the first file (by name) applies.
 pub fn read_manifests(
     files: impl IntoIterator<Item = (String, Vec<u8>)>,
     system_namespace: &str,
@@ -196,8 +196,8 @@ struct DirectoryFiles {
     read_once: bool,
 }
 
-/// The sets of objects of which a scan must contain most, each checked separately: the loss of a
-/// few policies would not be noticed among thousands of other objects.
+/// The sets of objects that a scan must mostly contain, each checked separately: the loss of a few
+/// policies would not be noticed among thousands of other objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum GuardedObjects {
     All,
@@ -448,7 +448,7 @@ fn names(directory: &Path) -> io::Result<(BTreeMap<String, Stamp>, BTreeSet<Stri
         if !counts {
             continue;
         }
-        // A folder with such a name is ignored; a link to a file is not.
+        // A folder with a manifest's name is ignored; a link to a file is not.
         let Ok(metadata) = fs::metadata(entry.path()) else { continue };
         if metadata.is_file() {
             names.insert(name, Stamp::of(&metadata));

@@ -316,7 +316,7 @@ struct ConfigMapObject {
     data: BTreeMap<String, String>,
 }
 
-/// A namespace, of which only the labels are used.
+/// A namespace. Only its labels are used.
 #[derive(Deserialize)]
 struct NamespaceObject {
     #[serde(default)]
@@ -421,7 +421,7 @@ fn name_of_key(key: &ObjectKey) -> ObjectName {
     ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
 
-/// A set of objects of which a list must contain most.
+/// A set of objects that a list must mostly contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum GuardedList {
     Whole(StoreReader),
@@ -728,7 +728,7 @@ impl StoreIndex {
     fn objects(&self) -> Objects {
         let mut secrets: Vec<_> = self.secrets.values().cloned().collect();
         secrets.sort_by(|a, b| a.name.cmp(&b.name));
-        // Found by two readers. While a change has reached only one of them, either version is
+        // Found by two readers. While a change has reached only one reader, either version is
         // acceptable.
         secrets.dedup_by(|a, b| a.name == b.name);
         let failures = self.failing.iter().map(|(reader, trouble)| failure(*reader, trouble));

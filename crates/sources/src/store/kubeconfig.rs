@@ -16,7 +16,7 @@ use super::exec::{ExecToken, Program};
 use super::own_cluster_error::OwnClusterError;
 use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 
-/// Returns the files that kubectl would read: those of `KUBECONFIG`, else `~/.kube/config`.
+/// Returns the files that kubectl would read: the list in `KUBECONFIG`, else `~/.kube/config`.
 pub fn usual_files() -> Vec<PathBuf> {
     let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let listed: Vec<_> =

@@ -1,5 +1,5 @@
 //! The traffic objects of a member cluster, if the operator applies them to its proxies
-//! (`trafficFrom` of the policy file). Otherwise nothing is requested.
+//! (`trafficFrom` of the policy file). Otherwise no requests are sent.
 //!
 //! Owns their last known state: while the API server is unreachable everything stays, and a list
 //! that lacks most known objects is requested again before it applies. They are interpreted

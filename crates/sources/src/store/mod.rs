@@ -36,7 +36,7 @@ pub const SECRET_LABEL: (&str, &str) = ("strait.dev/cluster", "true");
 /// first is Strait's own.
 pub const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 
-/// Returns the API paths of a configuration object, one for each version of its kind, preferred
+/// Returns the API paths of a configuration object, one for each version of the kind, preferred
 /// first. Empty if objects of the kind are not read.
 pub fn api_paths(key: &ObjectKey) -> Vec<String> {
     kinds::StoreKind::of(key).map(|kind| kind.paths(key)).unwrap_or_default()
@@ -45,7 +45,7 @@ pub fn api_paths(key: &ObjectKey) -> Vec<String> {
 /// The complete configuration of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Objects {
-    /// Secrets of the system namespace with one of the two labels, by name.
+    /// Secrets of the system namespace with either label, by name.
     pub secrets: Vec<Arc<WatchedSecret>>,
     /// ConfigMaps, by namespace and name.
     pub config_maps: Vec<Arc<WatchedConfigMap>>,
@@ -77,7 +77,7 @@ pub type UnreadObjects = BTreeMap<ObjectKey, Arc<str>>;
 pub struct RememberedStore {
     /// The Secrets that held members.
     pub secrets: BTreeSet<ObjectName>,
-    /// The ConfigMaps of the mesh, at least one of which existed.
+    /// The ConfigMaps of the mesh; at least one existed.
     pub config_maps: BTreeSet<ObjectName>,
     /// The objects of other kinds.
     pub entries: Collection,

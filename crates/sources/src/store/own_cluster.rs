@@ -37,7 +37,7 @@ pub struct OwnCluster {
 /// Finds the config cluster: `kubeconfig` if given, else the pod's account, else like kubectl.
 ///
 /// # Errors
-/// Fails if there is none, or it cannot be used.
+/// Fails if no config cluster is found, or it cannot be used.
 pub async fn own_cluster(
     kubeconfig: Option<&Path>,
     context: Option<&str>,

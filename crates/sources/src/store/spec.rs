@@ -12,7 +12,7 @@ use strait_proto::istio::security::{
 };
 use strait_proto::json::to_manifest;
 
-/// The body is not a message of its kind.
+/// The body is not a valid message of the kind.
 #[derive(Debug)]
 pub(super) struct UnreadableSpec;
 
@@ -107,8 +107,8 @@ pub(super) fn authorization_policy(body: &[u8]) -> Result<Value, UnreadableSpec>
     Ok(spec)
 }
 
-/// Decodes a message whose fields are all known: an unknown field may restrict what the others
-/// allow.
+/// Decodes a message whose fields are all known: an unknown field may restrict the effect of the
+/// others.
 fn whole<M: Message + Default>(body: &[u8]) -> Result<M, UnreadableSpec> {
     let message = M::decode(body)?;
     if message.encoded_len() == body.len() { Ok(message) } else { Err(UnreadableSpec) }

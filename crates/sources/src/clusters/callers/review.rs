@@ -148,7 +148,7 @@ struct ReviewedUser {
 }
 
 impl Reviews {
-    /// Returns whether the API server of `cluster` accepts a token with `claims` for one of these
+    /// Returns whether the API server of `cluster` accepts a token with `claims` for any of the
     /// audiences.
     ///
     /// # Errors

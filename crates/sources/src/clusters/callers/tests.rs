@@ -78,7 +78,7 @@ async fn known_pod_is_verified_with_only_the_keys_of_its_member() {
     assert_eq!(verdict(&callers, &token, "Kubernetes").await, web(), "an alias");
     let unknown = Err(("STR0520", RefusalKind::Unauthenticated));
     assert_eq!(verdict(&callers, &token, "north").await, unknown);
-    // Its key may be a new one of `west`, which cannot be reached.
+    // The key may be new in `west`, which cannot be reached.
     let later = Err(("STR0523", RefusalKind::Unavailable));
     assert_eq!(verdict(&callers, &token, "west").await, later);
     let foreign = Signer::new("https://other.example", "k1");

@@ -1,4 +1,4 @@
-//! Requests SubjectAccessReviews from an API server (may an account list the Secrets of its
+//! Requests SubjectAccessReviews from an API server (may an account list the Secrets in its
 //! namespace?), and caches the results for some time.
 
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ struct AccessStatus {
 }
 
 impl AccessReviews {
-    /// Returns whether an account may list the Secrets of its namespace.
+    /// Returns whether an account may list the Secrets in its namespace.
     pub(super) async fn ask(
         &self,
         cluster: &ClusterId,

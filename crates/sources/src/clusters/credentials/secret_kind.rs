@@ -9,7 +9,7 @@ use strait_kube_client::{
     Form, Identity, Keyed, Meta, NamespacedName, ObjectKind, null_as_default,
 };
 
-/// Secrets that contain credentials. Of other Secrets, nothing is stored.
+/// Secrets that contain credentials. Other Secrets are not stored.
 pub(super) struct SecretKind;
 
 /// The stored parts of a Secret.
@@ -41,7 +41,7 @@ pub(super) struct SecretForm<'a> {
     data: CredentialKeys,
 }
 
-/// The data keys of certificates in Secrets: those of Kubernetes, and the older ones of Istio.
+/// The data keys of certificates in Secrets: the keys of Kubernetes, and the older ones of Istio.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct CredentialKeys {

@@ -9,7 +9,7 @@ use strait_kube_client::{Access, ApiCredential, Loopback, Redacted};
 use strait_model::credential::Credential;
 use strait_sim::{Fault, Options, SimCluster};
 
-/// A member with a Secret that contains trust roots, and the reader of its Secrets.
+/// A member with a Secret that contains trust roots, and the registry that reads this Secret.
 struct World {
     sim: SimCluster,
     clients: watch::Sender<Arc<MemberClients>>,

@@ -40,7 +40,7 @@ pub struct ReconcilerConfig {
     /// The DNS domain of services.
     pub domain: String,
     /// The mesh's trust domain, for workloads whose cluster's Secret names none. `None` until it is
-    /// known; nothing is read before.
+    /// known; reading starts only then.
     pub trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// The namespaces that belong to the mesh; `None` until they are known.
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
@@ -77,7 +77,7 @@ pub struct ConfigCluster {
     pub access: watch::Receiver<Access>,
 }
 
-/// The clients for requests to each member's API server, in addition to those of the registries.
+/// The clients for additional requests to each member's API server, besides the registries' reads.
 pub type MemberClients = BTreeMap<ClusterId, ApiClient>;
 
 /// Whether the state of the clusters is complete enough to serve it.

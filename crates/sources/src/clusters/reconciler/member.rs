@@ -62,7 +62,7 @@ pub(super) struct Run {
     pub(super) status: watch::Receiver<RunStatus>,
     pub(super) gate: watch::Sender<bool>,
     pub(super) delivered: watch::Receiver<bool>,
-    /// The loss that is held back.
+    /// The delayed loss of endpoints.
     pub(super) held: watch::Receiver<Option<LossNotice>>,
     /// The client that it uses, once one exists.
     pub(super) client: watch::Receiver<Option<ApiClient>>,
@@ -93,7 +93,7 @@ impl Member {
         }
     }
 
-    /// Whether any of its reports has been passed on, including since the last check.
+    /// Whether any update has been passed on, including since the last check.
     pub(super) fn holds_data(&self) -> bool {
         let delivered = |run: &Run| *run.delivered.borrow();
         self.has_data || self.serving.as_ref().is_some_and(delivered)
@@ -245,14 +245,14 @@ impl Member {
         }
     }
 
-    /// Returns the loss that is held back.
+    /// Returns the delayed loss of endpoints.
     pub(super) fn held(&self) -> Option<LossNotice> {
         let runs = [&self.next, &self.serving];
         runs.into_iter().flatten().find_map(|run| *run.held.borrow())
     }
 
-    /// Returns the last contact of its API server if it is unreachable now. Time before `started`,
-    /// when no process was running, doesn't count.
+    /// Returns the last contact with the API server if it is unreachable now. Time before
+    /// `started`, when no process was running, doesn't count.
     pub(super) fn dark_since(&self, started: SystemTime) -> Option<SystemTime> {
         let last = self.last.last_contact.get();
         let last = match self.serving.as_ref().map(|run| run.status.borrow()) {

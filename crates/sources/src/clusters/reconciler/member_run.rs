@@ -20,7 +20,7 @@ use strait_model::policy::Policy;
 use strait_model::registry::RegistryUpdate;
 use strait_model::{ClusterId, OwnTraffic};
 
-/// How long one of the first syncs occupies its turn: a slow or dead one must not delay the others.
+/// How long a first sync occupies its turn: a slow or dead one must not delay the others.
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
 
 /// Starts a run of the registry of `id`. `held` is the state of the previous run.
@@ -202,7 +202,7 @@ impl MemberUpdates<'_> {
         }
     }
 
-    /// Publishes the loss that is held back.
+    /// Publishes the delayed loss of endpoints.
     fn report(&self) {
         let holding = self.guard.holding();
         let changed = self.held.send_if_modified(|held| {

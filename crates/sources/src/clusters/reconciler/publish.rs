@@ -50,8 +50,7 @@ impl Reconciler {
         publish(&self.context.settled, settled);
     }
 
-    /// Publishes the clients of these members, and removes those of clusters that are no longer
-    /// members.
+    /// Publishes the clients of these members, and removes the clients of former members.
     fn publish_clients(&self, ids: &[ClusterId]) {
         let lent = |id: &ClusterId| self.members.get(id).and_then(Member::client);
         self.context.clients.send_if_modified(|held| {

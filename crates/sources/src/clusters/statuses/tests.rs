@@ -1,5 +1,5 @@
-//! Tests of what is written into the status of objects and what is left unchanged, with a simulated
-//! API server.
+//! Tests of status updates and of preserved entries of other controllers, with a simulated API
+//! server.
 
 use super::*;
 use strait_base::task::Supervisor;
@@ -184,7 +184,7 @@ fn wanted(name: &str) -> WantedStatus {
     WantedStatus::Route(RouteStatus { key, generation: 1, parents: Vec::new() })
 }
 
-/// Creates a wanted status of an object of one of Istio's kinds.
+/// Creates a wanted status of an Istio object.
 fn of_istio(group: &str, kind: &str, name: &str) -> WantedStatus {
     let (is_true, reason, message) = (true, "InForce", String::new());
     let conditions = vec![StatusCondition { kind: "Accepted", is_true, reason, message }];

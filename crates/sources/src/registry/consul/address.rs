@@ -14,14 +14,14 @@ use strait_model::ClusterId;
 pub struct ConsulAddress {
     /// Scheme, host, port and prefix.
     pub server: Uri,
-    /// Prefix of the names of its datacentres: `NAME/DATACENTRE`. If empty, the prefix follows from
-    /// the order of flags.
+    /// Prefix of the datacentre names: `NAME/DATACENTRE`. If empty, the prefix follows from the
+    /// order of flags.
     pub name: String,
     /// The datacentres that are read; empty for all.
     pub datacentres: Vec<String>,
     /// The file that contains the ACL token.
     pub token_file: Option<PathBuf>,
-    /// The PEM file with the CAs of its certificate.
+    /// The PEM file with the CAs of the server certificate.
     pub ca_file: Option<PathBuf>,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct CatalogNode {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct CatalogInstance {
-    /// Empty for an ordinary service; otherwise it is one of Consul's own proxies and gateways.
+    /// Empty for an ordinary service; otherwise it is a proxy or gateway of Consul.
     pub(super) kind: Arc<str>,
     #[serde(rename = "ID")]
     pub(super) id: Arc<str>,

@@ -6,9 +6,9 @@
 //! | tags `key\|value`, metadata | labels of an instance; a tag takes precedence over metadata with the same key |
 //! | port | a port of the service, named `PROTOCOL-NUMBER`; label `service-port` sets another number |
 //! | label `protocol` | protocol of the port; TCP by default |
-//! | address of the instance, else of its node | endpoint address |
+//! | address of the instance, else of the node | endpoint address |
 //! | checks: all passing, a warning, critical | healthy; healthy with the weight for warnings (0: unhealthy); unhealthy |
-//! | locality of the instance, else of its node; labels; datacentre | region and zone |
+//! | locality of the instance, else of the node; labels; datacentre | region and zone |
 //! | label `topology.istio.io/network`, or `network` | its network |
 //! | label `security.istio.io/tlsMode` | whether it accepts mTLS |
 //! | metadata `external` of the instance or node, or `external-node` | outside the mesh |
@@ -34,7 +34,7 @@ const NAMESPACE: &str = "default";
 /// Maximum weight, far more than load balancing needs.
 const WEIGHT_MAX: i64 = 65_535;
 
-/// A service, and the reasons why some of its instances are not used.
+/// A service, and the reasons why some instances are not used.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Converted {
     /// `None` if no instance is usable for a service.

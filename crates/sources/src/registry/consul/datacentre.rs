@@ -2,7 +2,7 @@
 //!
 //! Readers send queries and pass the responses on; only the loop changes the index and reports
 //! changes. A reader that fails pauses longer each time, until the probe reaches the datacentre
-//! again. A probe also detects what a blocking query can't: that the server no longer responds.
+//! again. A probe also detects that the server no longer responds, which a blocking query cannot.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -203,7 +203,7 @@ impl DatacentreRun<'_> {
             Some(strait_base::source_status::Trouble { since, reason: reason.clone(), code });
     }
 
-    /// Starts readers for new services, and stops those of removed services.
+    /// Starts readers for new services, and stops readers of removed services.
     fn follow(&mut self, come: Vec<Arc<str>>, gone: &[Arc<str>]) {
         for name in gone {
             if let Some(reader) = self.reading.remove(name) {
@@ -214,7 +214,7 @@ impl DatacentreRun<'_> {
         if wait == self.wait {
             come.into_iter().for_each(|name| self.read(name));
         } else {
-            // Queries with a long wait would delay those of other services.
+            // Queries with a long wait would delay queries for other services.
             self.wait = wait;
             self.start_again();
         }

@@ -1,7 +1,7 @@
 //! The state of one datacentre: the services in its catalogue, their records, and the changes that
 //! have yet to be reported. Pure.
 //!
-//! Services that cannot be read keep their last state. A catalogue that lacks most of its previous
+//! Services that cannot be read keep their last state. A catalogue that lacks most previous
 //! services, and a service that has lost all its instances, must be confirmed by a second response
 //! ([`mass_deletion`](strait_base::mass_deletion)). They are never accepted while the token may not
 //! see everything.

@@ -85,7 +85,7 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
         });
         let label = format!("registry {}", consul.name);
         let facts = || SourceFacts::starting("consul", consul.address.to_string());
-        // The status of a remembered Consul is that of its newest datacentre.
+        // The status of a remembered Consul comes from the datacentre with the newest contact.
         let newest = known.values().max_by_key(|known| known.last_contact);
         consul
             .source_statuses
@@ -137,7 +137,7 @@ fn take_known(
 
 struct Consul {
     name: Arc<str>,
-    /// The services of its datacentres from before this process started.
+    /// The services from before this process started, by datacentre.
     known: BTreeMap<String, DatacentreServices>,
     address: Arc<ConsulAddress>,
     ca_file: Option<PathBuf>,

@@ -1,6 +1,6 @@
 //! The namespaces of a cluster that belong to the mesh, and the pods in them.
 //!
-//! All objects are stored, whatever their namespace, and only those that belong to the mesh are
+//! The objects of all namespaces are stored, but only objects in namespaces of the mesh are
 //! reported. Therefore namespaces enter and leave the mesh immediately, and the network label of
 //! the system namespace is read in any case. A namespace that has not been received yet has no
 //! labels to match.

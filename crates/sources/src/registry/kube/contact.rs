@@ -1,4 +1,4 @@
-//! The contact with a cluster's API server, computed from the last result of each of its readers.
+//! The contact with a cluster's API server, computed from the last result of each reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};

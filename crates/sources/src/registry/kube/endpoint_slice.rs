@@ -160,7 +160,7 @@ impl ReadKind for Slice {
     type Form<'a> = SliceForm<'a>;
     type List = Vec<IndexedObject<Self>>;
 
-    /// Stores nothing of a slice of host names, a slice without a Service, or an imported one.
+    /// Ignores a slice of host names, a slice without a Service, and an imported slice.
     fn keep(form: SliceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let SliceForm { metadata, address_type, endpoints, ports } = form;
         let key = scope.key(metadata.identity());

@@ -56,7 +56,7 @@ impl ListedEndpoint<'_> {
     }
 }
 
-/// The locality if nothing is known.
+/// The locality of an endpoint without a known one.
 static NOWHERE: LazyLock<Arc<Locality>> = LazyLock::new(Arc::default);
 
 impl KubeIndex {
@@ -152,8 +152,8 @@ impl KubeIndex {
         self.invalid.insert((kind, key), reason);
     }
 
-    /// Returns the current state of the affected parts that differ from what was last sent; `None`
-    /// if nothing differs.
+    /// Returns the current state of the affected parts that differ from the last sent state; `None`
+    /// if none differs.
     pub(super) fn contents(&mut self, touched: &IndexChanges) -> Option<Contents> {
         self.contents_but(touched, |_, _, _| false)
     }
@@ -333,7 +333,7 @@ impl KubeIndex {
         }
     }
 
-    /// Returns the locality of an endpoint: that of its pod (a label or its node), else that of the
+    /// Returns the locality of an endpoint: from its pod (a label or the pod's node), else from the
     /// node, else the zone in the slice, in the region of the nodes of that zone.
     fn locality<'a>(
         &'a self,

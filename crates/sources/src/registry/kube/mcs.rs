@@ -1,5 +1,5 @@
-//! Multi-cluster services (`multicluster.x-k8s.io`): the exports of a cluster, and the addresses of
-//! its imports.
+//! Multi-cluster services (`multicluster.x-k8s.io`): the exports of a cluster, and the imports with
+//! their addresses.
 
 use std::net::IpAddr;
 
@@ -45,7 +45,7 @@ pub(super) struct ExportCondition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Import {
     pub(super) vips: Vec<IpAddr>,
-    /// Its ports; if empty, those of the clusters' services apply.
+    /// Its ports; if empty, the ports of the clusters' services apply.
     pub(super) ports: Vec<Port>,
     /// The clusters in its status.
     pub(super) clusters: Box<[Box<str>]>,
@@ -54,7 +54,7 @@ pub(super) struct Import {
 /// Returns the best supported version of the API that a server has.
 ///
 /// # Errors
-/// Those of the request; [`ApiError::NotFound`] if the server has no supported version.
+/// Fails if the request fails; [`ApiError::NotFound`] if the server has no supported version.
 pub(super) async fn served(client: &ApiClient) -> Result<&'static str, ApiError> {
     client.served(GROUP, VERSIONS, IndexedKind::ServiceExports.plural()).await
 }

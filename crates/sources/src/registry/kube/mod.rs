@@ -1,9 +1,9 @@
 //! The registry of one Kubernetes cluster: its Services, EndpointSlices, Pods, Nodes and
 //! Namespaces, turned into one shard.
 //!
-//! Owns the objects of that cluster, in compact form. Never reads another cluster, and never
-//! decides what a proxy receives. `index.rs` is its state, as a plain value; [`run`] reads events
-//! and sends updates.
+//! Owns the objects of that cluster, in compact form. Never reads another cluster, and makes no
+//! decisions about proxies. `index.rs` is its state, as a plain value; [`run`] reads events and
+//! sends updates.
 
 mod chosen;
 mod contact;
@@ -63,22 +63,23 @@ pub struct RunConfig {
     pub limits: ReadLimits,
     /// The DNS domain of services, such as `cluster.local`.
     pub domain: String,
-    /// The trust domain of its workloads' SPIFFE IDs.
+    /// The trust domain of the workloads' SPIFFE IDs.
     pub trust_domain: String,
     /// How the cluster's own trust domain is treated. If it applies and differs from
-    /// `trust_domain`, nothing is reported: a run with the other trust domain must replace this
-    /// one.
+    /// `trust_domain`, this run reports no objects: a run with the other trust domain must replace
+    /// this one.
     pub own_mesh: OwnMesh,
     /// The namespace whose label names the cluster's network.
     pub system_namespace: String,
     /// The endpoint metadata that proxies receive.
     pub metadata: EndpointMetadata,
-    /// The namespaces that belong to the mesh. Nothing is reported before they are known.
+    /// The namespaces that belong to the mesh. The registry reports no objects before they are
+    /// known.
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
     /// How exports and imports of services are interpreted.
     pub mcs: Mcs,
-    /// The shared services that the mesh derives from them, to be written into the cluster. Nothing
-    /// is written after the sender is dropped.
+    /// The shared services that the mesh derives from them, to be written into the cluster. Writing
+    /// stops when the sender is dropped.
     pub shared: watch::Receiver<Arc<SharedServices>>,
     /// Other objects that are written into the cluster.
     pub writes: MemberWrites,
@@ -125,19 +126,19 @@ pub struct RunStatus {
     pub sync_took: Option<Duration>,
     /// Objects that were omitted because they are invalid, and the last reason.
     pub skipped: Skipped,
-    /// Restrictions of its operation, such as a kind that may not be read; sorted.
+    /// Restrictions of the operation, such as a kind that may not be read; sorted.
     pub degraded: Vec<String>,
     /// A doubtful report of the cluster, which is requested again before it applies.
     pub doubted: Option<String>,
     /// Number of doubtful reports.
     pub doubts: u64,
-    /// Object counts of the last state. Before the sync, those of the previous run: a first list
-    /// that lacks most of these objects is requested again.
+    /// Object counts of the last state. Before the sync, the counts of the previous run: a first
+    /// list that lacks most of these objects is requested again.
     pub held: ObjectCounts,
     /// The UID of the namespace `kube-system`: the identity of the cluster, if it may be read.
     pub cluster_uid: Option<String>,
-    /// Whether the API server now belongs to a different cluster than at first. Nothing of the
-    /// other cluster is reported.
+    /// Whether the API server now belongs to a different cluster than at first. The other cluster's
+    /// objects are not reported.
     pub replaced: bool,
     /// The cluster's own claims, once they have been read.
     pub own: Option<Own>,
@@ -219,7 +220,7 @@ pub enum ApiContact {
     Denied(String),
     /// The server's certificate is not accepted.
     TlsFailed(String),
-    /// The responses are not those of an API server, or exceed the budget.
+    /// The responses do not look like an API server's, or exceed the budget.
     Misbehaving(String),
 }
 

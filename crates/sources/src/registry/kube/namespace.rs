@@ -42,7 +42,7 @@ impl<'a> Form<'a> for NamespaceForm<'a> {
 pub(super) struct NamespaceFacts {
     pub(super) network: Option<NetworkId>,
     pub(super) labels: Labels,
-    /// The traffic distribution of its services that specify none.
+    /// The default traffic distribution of services in the namespace.
     pub(super) prefers: Distribution,
     pub(super) uid: Arc<str>,
     /// Whether it is being deleted: no object can be created in it any more.

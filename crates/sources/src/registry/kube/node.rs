@@ -112,8 +112,8 @@ pub(super) struct NodeRecord {
     pub(super) locality: Arc<Locality>,
     /// The first address of type `ExternalIP` of each family.
     pub(super) external_addresses: Box<[IpAddr]>,
-    /// The ranges of its pods' addresses, if Kubernetes assigns them; a network plug-in may assign
-    /// others.
+    /// The address ranges of pods on the node, if Kubernetes assigns them; a network plug-in may
+    /// assign others.
     pub(super) pod_ranges: Box<[IpNet]>,
 }
 

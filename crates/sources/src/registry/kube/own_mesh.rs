@@ -1,4 +1,4 @@
-//! A cluster's own claim in the mesh ConfigMap of its system namespace: the trust domain of its
+//! A cluster's own claim in the mesh ConfigMap in the system namespace: the trust domain of the
 //! workloads. All other settings there belong to the mesh and are not read here.
 //!
 //! The ConfigMap is requested at intervals instead of watched: it hardly ever changes, and a watch
@@ -42,7 +42,7 @@ pub enum OwnMesh {
 /// The own claims of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Own {
-    /// The trust domain of its workloads, if it names one.
+    /// The trust domain of the workloads, if the cluster names one.
     pub trust_domain: Option<Arc<str>>,
     /// Why its claims are not used.
     pub problem: Option<String>,

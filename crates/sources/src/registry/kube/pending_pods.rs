@@ -22,8 +22,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub(super) struct PendingPods(BTreeMap<NamespacedName, Instant>);
 
 impl PendingPods {
-    /// Whether a service must wait: it would be sent with more endpoints of unknown pods than
-    /// before.
+    /// Whether a service must wait: it would be sent with additional endpoints whose pods are
+    /// unknown.
     pub(super) fn waits(
         &mut self,
         key: &NamespacedName,

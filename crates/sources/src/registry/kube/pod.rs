@@ -329,8 +329,8 @@ impl ReadKind for PodRecord {
     }
 }
 
-/// Returns the workload name of a pod: that of its controller's owner, if that owner is known to
-/// create controllers; else that of its controller or of the pod.
+/// Returns the workload name of a pod: the name of the controller's owner, if that owner is known
+/// to create controllers; else the name of the controller, or of the pod.
 fn workload_name<'a>(
     pod: &'a str,
     controller: &'a OwnerReference<'_>,
@@ -346,7 +346,8 @@ fn workload_name<'a>(
         }
         // Created by a DeploymentConfig of OpenShift.
         "ReplicationController" => label("deploymentconfig"),
-        // Created by a CronJob: the name of each Job ends with the minute or second of its start.
+        // Created by a CronJob: the name of each Job ends with the minute or second when it
+        // started.
         "Job" => owner
             .rsplit_once('-')
             .filter(|(_, time)| {

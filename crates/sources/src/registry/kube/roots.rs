@@ -3,8 +3,8 @@
 //! Agents and injected pods read `istio-ca-root-cert`. That ConfigMap is written if it is missing,
 //! unusable or was written by Strait before. If another writer has put its own valid roots there,
 //! it is left unchanged, and Strait's roots are in `strait-ca-root-cert`. Roots are written where
-//! the permission is granted; without it, nothing else in the cluster is affected. Each write
-//! follows a read, with at most [`WRITES_MAX`] writes at once over all clusters.
+//! the permission is granted; a missing permission has no other effect. Each write follows a read,
+//! with at most [`WRITES_MAX`] writes at once over all clusters.
 
 mod judge;
 mod state;
@@ -45,13 +45,13 @@ const EVENTS_MAX: usize = 64;
 /// A ConfigMap has at most 1 MiB of data.
 const OBJECT_BYTES_MAX: usize = 2 << 20;
 
-/// Objects to write into clusters, in addition to those that result from the clusters' own objects.
+/// Objects to write into clusters, besides the ones derived from the clusters' own objects.
 #[derive(Debug, Clone)]
 pub struct MemberWrites {
     /// The roots of the mesh; `None` while they are unknown, or if another component distributes
     /// them.
     pub roots: watch::Receiver<Option<Arc<RootBundle>>>,
-    /// What this process may write, if there are several.
+    /// The role of this process, if several run.
     pub role: watch::Receiver<WriterRole>,
 }
 

@@ -58,7 +58,7 @@ const VERSION_ABSENT: Backoff = Backoff::new(Duration::from_secs(1), Duration::f
 const VERSION_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Reads a cluster and reports its contents: first everything, then changes. Survives every error;
-/// ends when dropped, or when the receiver of its updates is dropped.
+/// ends when dropped, or when the receiver of updates is dropped.
 pub async fn run(config: RunConfig) {
     let RunConfig {
         cluster,
@@ -330,7 +330,7 @@ impl Receiver {
     }
 }
 
-/// The trust domain in which the cluster is read, and the one that it claims.
+/// The trust domain in which the cluster is read, and the cluster's own claim.
 struct Trust {
     domain: String,
     own_mesh: OwnMesh,
@@ -499,7 +499,7 @@ impl ClusterInputState {
         self.pending.merge(touched);
     }
 
-    /// Publishes the namespaces that can be written into, once they are known to be those of the
+    /// Publishes the namespaces that can be written into, once they are known to belong to the
     /// right cluster.
     fn tell_writable(&mut self) {
         if !self.writable_stale || !self.may_speak() || !self.status.synced {
@@ -608,7 +608,7 @@ impl ClusterInputState {
         self.client.account().hold(self.held.bytes());
     }
 
-    /// Returns the change of an object as a cause; without a name, that of its whole kind.
+    /// Returns the change of an object as a cause; without a name, the change of the whole kind.
     fn cause(&self, kind: IndexedKind, key: Option<NamespacedName>) -> Cause {
         let (namespace, name) = key.map(|key| (key.namespace, key.name)).unwrap_or_default();
         let kind = kind.manifest_kind().into();

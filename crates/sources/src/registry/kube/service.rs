@@ -241,15 +241,15 @@ pub(super) struct KubeService {
     pub(super) declines_export: bool,
 }
 
-/// Of a Service's labels, only those that make it a gateway are stored. Its pods are found by its
-/// selector, not by its labels.
+/// Whether a Service's label is stored: only labels that make it a gateway are. Its pods are found
+/// by its selector, not by its labels.
 fn means_something(label: &str) -> bool {
     let (domain, _) = label.split_once('/').unwrap_or_default();
     matches!(domain, "topology.istio.io" | "networking.istio.io")
 }
 
 impl KubeService {
-    /// Returns the service in a namespace with this default distribution, with the addresses of its
+    /// Returns the service in a namespace with this default distribution, with the addresses of
     /// `nodes` in a stable order. `runs_pod` returns whether a ready pod of the service runs on a
     /// node.
     pub(super) fn reached_by<'a>(

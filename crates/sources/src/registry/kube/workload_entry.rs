@@ -1,6 +1,6 @@
 //! `WorkloadEntry`s of the cluster, if their kind is installed: machines that belong to it.
 //!
-//! They are stored unchanged. They are interpreted together with those of the config cluster.
+//! They are stored unchanged. They are interpreted together with the config cluster's.
 
 use std::sync::Arc;
 

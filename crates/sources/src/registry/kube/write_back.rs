@@ -1,10 +1,10 @@
-//! Writes into a cluster: conditions of its ServiceExports, clusters of its ServiceImports, and
-//! automatic exports (`--mcs-auto-export`). Nothing else is written from here.
+//! Writes into a cluster: conditions of ServiceExports, clusters of ServiceImports, and automatic
+//! exports (`--mcs-auto-export`). This module writes no other objects.
 //!
 //! [`KubeIndex::wishes`] compares the current with the desired state; [`run`] writes, one object at
-//! a time. If a write is denied or has no effect, nothing else is affected. A written value that
-//! another controller reverts is not written again for a while, so that two controllers that
-//! disagree don't overwrite each other continuously.
+//! a time. A denied or ineffective write has no other consequences. A written value that another
+//! controller reverts is not written again for a while, so that two controllers that disagree don't
+//! overwrite each other continuously.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -163,7 +163,7 @@ fn says_the_same(a: &ExportCondition, b: &ExportCondition) -> bool {
     (&a.status, &a.reason, &a.message, a.observed) == (&b.status, &b.reason, &b.message, b.observed)
 }
 
-/// Returns the condition with the time of its last transition. An unchanged status keeps its time.
+/// Returns the condition with its last transition time. An unchanged status keeps its time.
 fn dated(wanted: ExportCondition, held: &[ExportCondition]) -> ExportCondition {
     let same = |one: &&ExportCondition| (&one.kind, &one.status) == (&wanted.kind, &wanted.status);
     let since = held.iter().find(same).map(|held| held.since.clone());

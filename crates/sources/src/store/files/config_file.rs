@@ -20,8 +20,8 @@ pub(super) struct ConfigFile {
     pub(super) was_good: bool,
     /// The effective objects of the current content: all objects of a valid one.
     pub(super) objects: Vec<(ObjectId, StoreObject)>,
-    /// Additional effective objects while the current content is invalid: those that the file
-    /// contained before.
+    /// Additional effective objects from the file's earlier content, while the current content is
+    /// invalid.
     pub(super) earlier: Vec<(ObjectId, StoreObject)>,
     /// The error in the current content.
     pub(super) wrong: Option<Arc<str>>,
@@ -66,9 +66,9 @@ impl ConfigFile {
         self.objects.iter().chain(&self.earlier)
     }
 
-    /// Applies a content of which only these objects can be read. Earlier objects that it lacks
-    /// stay. If the file was valid once, changed objects keep their earlier versions and new ones
-    /// are ignored, because half of an edit must not apply.
+    /// Applies an invalid content with these readable objects. Earlier objects that it lacks stay.
+    /// If the file was valid once, changed objects keep their earlier versions and new ones are
+    /// ignored, because half of an edit must not apply.
     pub(super) fn take_bad(&mut self, good: Vec<(ObjectId, StoreObject)>) {
         let mut before = std::mem::take(&mut self.objects);
         before.append(&mut self.earlier);

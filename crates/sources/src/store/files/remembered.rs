@@ -1,8 +1,8 @@
 //! The contents of a directory from before this process started, by file. Pure.
 //!
-//! The remembered objects of a file that cannot be read completely still apply. Those that a valid
-//! file lacks, or whose file was deleted, no longer apply. Of Secrets, only their existence is
-//! remembered.
+//! The remembered objects of a file that cannot be read completely still apply. Objects that a
+//! valid file lacks, or whose file was deleted, no longer apply. Of Secrets, only their existence
+//! is remembered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

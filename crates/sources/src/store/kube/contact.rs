@@ -39,7 +39,7 @@ pub(super) fn note(facts: &watch::Sender<SourceFacts>, StoreInput { reader, even
     }
 }
 
-/// Records a response. Only the end of a problem with one of the `mended` codes is published: no
+/// Records a response. Only the end of a problem whose code satisfies `mended` is published: no
 /// receiver waits for the time of the last contact.
 fn heard(facts: &watch::Sender<SourceFacts>, mended: impl Fn(&Code) -> bool) {
     facts.send_if_modified(|facts| match facts.trouble.as_ref().map(|trouble| trouble.code) {

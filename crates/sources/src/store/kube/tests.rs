@@ -327,7 +327,7 @@ fn list_without_most_restrictive_policies_is_requested_again() {
     index.apply(list(0, 0), start + ASK_AGAIN);
     let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (60, 0));
-    // The loss of one of one is a deletion.
+    // The loss of a single object is a deletion.
     index.apply(list(1, 0), start + 2 * ASK_AGAIN);
     let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("everything has been read");
     assert_eq!((told.others.len(), told.warnings.len()), (60, 0));

@@ -1,5 +1,5 @@
 //! Objects of the mesh from a server of MCP over xDS: Istio's protocol for subscribing to a store
-//! of its objects like to any other xDS resource.
+//! of Istio objects like to any other xDS resource.
 //!
 //! Each type is requested completely, and each response is complete: objects that it lacks are
 //! deleted. An unreadable object does not affect the others, and is rejected by name. While the

@@ -1,8 +1,8 @@
 //! The protocol: the subscribed types, the effects of each response on the stored objects, and the
 //! reply to it. Pure.
 //!
-//! Servers name a kind by different versions of its API, so each kind is requested in several
-//! versions. The newer version of an object that arrives in two versions applies.
+//! Servers name a kind by different API versions, so each kind is requested in several versions.
+//! The newer version of an object that arrives in two versions applies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -53,7 +53,7 @@ pub(super) struct McpState {
     guard: MassDeletionGuard<(Type, AnsweredObjects)>,
 }
 
-/// A set of objects of which a response must contain most.
+/// A set of objects that a response must mostly contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AnsweredObjects {
     All,
@@ -210,7 +210,7 @@ impl McpState {
     }
 
     /// Ends the time for responses: a version without a response on this stream is no longer served
-    /// if there was a response for another version of its kind.
+    /// if there was a response for another version of the kind.
     pub(super) fn settle(&mut self) {
         for kind in kinds::of_mcp() {
             let heard = self.types.iter().any(|(one, held)| one.kind == kind && held.heard);

@@ -77,8 +77,8 @@ impl Rig {
         }
     }
 
-    /// Returns the addresses of a host in the first datacentre, with `!` before those that receive
-    /// no traffic.
+    /// Returns the addresses of a host in the first datacentre, with `!` before an address that
+    /// receives no traffic.
     fn addresses(&self, host: &str) -> Option<Vec<String>> {
         let record = self.held.get("consul/dc1")?.get(host)?;
         let shown = record.endpoints.iter().map(|endpoint| {

@@ -14,7 +14,7 @@ use strait_model::{
 };
 
 impl KubeIndex {
-    /// Sets the filter for the namespaces of the mesh. Returns what that affects.
+    /// Sets the filter for the namespaces of the mesh. Returns the affected parts.
     pub(in crate::registry::kube) fn filter(
         &mut self,
         filter: Arc<NamespaceFilter>,
@@ -110,7 +110,7 @@ impl KubeIndex {
         touched.facts |= note(&mut self.facts.entries, name, entry);
     }
 
-    /// Stores the traffic objects of the cluster. Returns what that affects.
+    /// Stores the traffic objects of the cluster. Returns the affected parts.
     pub(in crate::registry::kube) fn note_traffic(&mut self, traffic: Collection) -> IndexChanges {
         let differs = self.facts.traffic != traffic;
         self.facts.traffic = traffic;

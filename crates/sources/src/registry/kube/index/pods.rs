@@ -115,7 +115,7 @@ impl KubeIndex {
     }
 
     /// Marks everything that depends on a new, changed or deleted pod as affected: the workloads,
-    /// and the slices that name the pod or one of its addresses.
+    /// and the slices that name the pod or any address of it.
     pub(super) fn touch_pod(
         &self,
         key: WorkloadRef<'_>,

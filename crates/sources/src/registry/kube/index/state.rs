@@ -88,7 +88,7 @@ impl IndexChanges {
         }
     }
 
-    /// Whether nothing is affected.
+    /// Whether no part is affected.
     pub(in crate::registry::kube) fn is_empty(&self) -> bool {
         self.services.is_empty() && !self.workloads && !self.system_namespace && !self.facts
     }

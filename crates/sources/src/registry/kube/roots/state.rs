@@ -1,5 +1,5 @@
-//! The namespaces that have the roots, and those that need them. Pure: computes pending writes from
-//! reports.
+//! The namespaces that have the roots, and the namespaces that need them. Pure: computes pending
+//! writes from reports.
 //!
 //! Stores a result for each namespace, never a text. Also records reverted writes, so that two
 //! writers don't overwrite each other continuously.
@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::judge::{RootsHeld, RootsMap};
 use strait_kube_client::{ApiError, Keyed, NamespacedName, WatchEvent};
 
-/// Namespaces without workloads of the mesh, the same as in other meshes.
+/// Namespaces without workloads of the mesh; other meshes exclude the same ones.
 const EXCLUDED: [&str; 3] = ["kube-node-lease", "kube-public", "local-path-storage"];
 /// How often a write may be reverted within [`WINDOW`] before the revert counts as intended.
 const UNDONE_MAX: u32 = 3;
@@ -54,7 +54,7 @@ impl Keyed for JudgedMap {
     }
 }
 
-/// An event of one of the two readers.
+/// An event of either reader.
 pub(super) type MapEvent = WatchEvent<JudgedMap>;
 
 /// A name of a namespace.
@@ -170,7 +170,7 @@ impl RootsState {
         self.denied = Some(fact);
     }
 
-    /// Whether any namespace needs Strait's roots in addition to those of another writer.
+    /// Whether any namespace needs Strait's roots in addition to another writer's.
     pub(super) fn needs_beside(&self, now: Instant) -> bool {
         self.wanted().any(|namespace| self.is_foreign(namespace, now))
     }
@@ -183,7 +183,7 @@ impl RootsState {
                 let known = self.of(map);
                 let is_wanted = match map {
                     RootsMap::Usual => !self.is_foreign(namespace, now),
-                    // An existing one is kept up to date: pods may mount it.
+                    // An existing one is updated: pods may mount it.
                     RootsMap::Beside => {
                         (self.is_foreign(namespace, now) || known.held.contains_key(namespace))
                             && !known.is_contested(namespace, now)

@@ -124,8 +124,7 @@ fn another_writers_roots_stay_and_ours_are_in_the_second_config_map() {
         denied: None,
     };
     assert_eq!(state.status(now), expected);
-    // An existing one is kept up to date even after the other writer's roots are gone: pods may
-    // mount it.
+    // An existing one is updated even after the other writer's roots are gone: pods may mount it.
     state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsHeld::Ours)), now);
     state.take(RootsMap::Beside, WatchEvent::Applied(map("shop", RootsHeld::Lacking)), now);
     assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);

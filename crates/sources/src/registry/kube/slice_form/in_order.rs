@@ -25,7 +25,7 @@ pub(super) fn endpoint(bytes: &[u8]) -> Option<EndpointForm<&[u8]>> {
     rest.0.is_empty().then_some(EndpointForm { address, conditions, target, node, zone })
 }
 
-/// Decodes conditions of which some are unknown.
+/// Decodes conditions, some of them unknown.
 #[cold]
 fn conditions(bytes: &[u8]) -> Option<Conditions> {
     let mut conditions = Conditions::default();

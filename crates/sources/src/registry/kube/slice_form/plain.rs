@@ -173,7 +173,7 @@ impl<'a> JsonScanner<'a> {
         Some(target)
     }
 
-    /// Scans the hints for other readers; nothing of them is stored.
+    /// Scans the hints for other readers, which are not stored.
     fn hints(&mut self) -> Option<()> {
         self.members(|plain| {
             (plain.takes(b"\"forZones\":[") || plain.takes(b"\"forNodes\":[")).then_some(())?;

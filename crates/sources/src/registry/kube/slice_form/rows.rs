@@ -57,7 +57,7 @@ pub(in crate::registry::kube) struct Rows<'a> {
 pub(in crate::registry::kube) struct SliceRow {
     /// The IPv4 address, or the position of the IPv6 address (from 0).
     pub(in crate::registry::kube) address: u32,
-    /// The end of its tail, which begins at the end of the previous row's tail.
+    /// The end of the tail, which begins at the end of the previous row's tail.
     pub(in crate::registry::kube) tail: u32,
     pub(in crate::registry::kube) set: u16,
     pub(in crate::registry::kube) node: u16,

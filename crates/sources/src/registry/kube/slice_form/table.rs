@@ -77,7 +77,7 @@ impl<'a> SharedTable<Raw<'a>> {
             return 0;
         }
         let slot = slot(text);
-        // Nearly always it is the latest entry of its slot, which needs no call.
+        // Nearly always it is the latest entry in the slot, which needs no call.
         let latest = self.latest(slot);
         if let Some(held) = self.get(latest)
             && same(held, text)

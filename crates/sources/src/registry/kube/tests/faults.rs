@@ -251,7 +251,7 @@ impl Member {
     }
 }
 
-/// Runs a test with a server that supports HTTP/2, and with one that doesn't.
+/// Runs a test with and without HTTP/2 on the server.
 async fn over_both_protocols(test: impl AsyncFn(Options)) {
     let http1 = Options { http2: false, ..Options::default() };
     tokio::join!(test(Options::default()), test(http1));
@@ -434,7 +434,7 @@ async fn connections_that_died_silently_are_replaced_within_30_seconds() {
         let access = access(&sim, &proxy.url);
         let member = Member::reading(sim, access);
         member.until_cart(&["1"]).await;
-        // Its connection is broken as well: one that is opened later would work.
+        // Its connection is broken as well: a connection opened later would work.
         member.until_probed().await;
         proxy.freeze();
         cart(&member.sim, &["1", "2"]);

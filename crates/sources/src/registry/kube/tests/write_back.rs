@@ -1,4 +1,4 @@
-//! Tests of the objects that a run writes into its cluster, and of those that it leaves unchanged.
+//! Tests of the objects that a run writes into its cluster or leaves unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
