@@ -256,10 +256,16 @@ async fn issuer_outside_the_clusters_vouches_only_for_its_namespaces() {
             without("exp"),
             "token of --token-issuer: it is not a token of a service account: exp is missing",
         ),
-        (outside.sign(&half), "token of --token-issuer: it is not a token of a service account: exp is"),
+        (
+            outside.sign(&half),
+            "token of --token-issuer: it is not a token of a service account: exp is",
+        ),
         (stranger.sign(&claims("system:serviceaccount:vms:db")), "its key (kid \"k7\") is not"),
         (outside.sign(&elsewhere), "\"https://else.example\", not \"https://idp.example\""),
-        ("hello".to_owned(), "token of cluster east: it is not a token of a service account: parts"),
+        (
+            "hello".to_owned(),
+            "token of cluster east: it is not a token of a service account: parts",
+        ),
     ] {
         let told = reason(&token).await;
         assert!(told.contains(fact), "{fact}: {told}");
