@@ -69,7 +69,7 @@ pub struct LastGood<T> {
 /// Why a text was not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableText {
-    /// It could not be read.
+    /// The text could not be read.
     #[error("{0}")]
     Unreadable(String),
     /// Its content is invalid.

@@ -192,7 +192,7 @@ pub enum ClusterState {
     Live,
     /// Unreachable, or a kind is no longer updated; the last known data stays in use.
     Stale,
-    /// It never synced, and no longer delays readiness.
+    /// The cluster never synced, and no longer delays readiness.
     Timeout,
     /// The API server does not accept the credential.
     AuthFailed,
@@ -204,7 +204,7 @@ pub enum ClusterState {
     Conflict,
     /// The kubeconfig now leads to a different cluster.
     IdentityChanged,
-    /// It responds with invalid data, or with too much.
+    /// The API server responds with invalid data, or with too much.
     Misbehaving,
     /// Frozen at the last known data: the last change is being delayed, or contact fails
     /// repeatedly.

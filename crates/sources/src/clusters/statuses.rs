@@ -99,7 +99,7 @@ struct TriedStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextWrite {
     Go,
-    /// It failed for a reason that currently affects every write.
+    /// Pause all writes: the write failed for a reason that currently affects every write.
     Pause,
 }
 

@@ -40,7 +40,7 @@ const REST: Duration = Duration::from_secs(600);
 enum Next {
     /// This process holds it: renew it.
     Renew,
-    /// It has no holder, or the holder's Lease has expired: take it.
+    /// The Lease has no holder or has expired: take it.
     Take,
     /// Another process holds it.
     Wait,

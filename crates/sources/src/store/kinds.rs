@@ -263,7 +263,7 @@ impl StoreKind {
 pub(super) enum PolicyEffect {
     /// Without it, rejected callers would be accepted.
     Restricts,
-    /// It accepts callers, or only audits.
+    /// The policy accepts callers, or only audits.
     Other,
 }
 

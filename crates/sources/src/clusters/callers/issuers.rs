@@ -47,7 +47,7 @@ pub(super) struct KeysWanted {
 }
 
 impl KeysWanted {
-    /// Requests a new read of a member's keys, unless there was one a moment ago.
+    /// Requests a new read of a member's keys, at most once per [`WANTED_PAUSE`].
     pub(super) fn ask(&self, cluster: &ClusterId, now: std::time::Instant) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = asked.get(cluster).is_none_or(|at| now.duration_since(*at) >= WANTED_PAUSE);

@@ -30,12 +30,12 @@ const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 /// How a cluster's own trust domain is treated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnMesh {
-    /// It is not read: the ConfigMap of the config cluster is the mesh's.
+    /// The own trust domain is not read: the ConfigMap of the config cluster is the mesh's.
     Unread,
-    /// It has no effect. If it differs from the trust domain in which the cluster is read, it is
-    /// shown with this reason.
+    /// The own trust domain has no effect. If it differs from the trust domain in which the cluster
+    /// is read, it is shown with this reason.
     Overruled(Arc<str>),
-    /// It applies; without one, this trust domain of the mesh applies.
+    /// The own trust domain applies; without one, this trust domain of the mesh applies.
     Counts(Arc<str>),
 }
 

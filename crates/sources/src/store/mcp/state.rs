@@ -68,7 +68,8 @@ pub(super) enum McpOutcome {
     Not,
     /// Accepted as far as possible, with the reply to send.
     Yes(Box<DiscoveryRequest>),
-    /// It lacks most of the stored objects, which stay. A new stream must request everything again.
+    /// The response lacks most of the stored objects, which stay. A new stream must request
+    /// everything again.
     Doubtful(String),
 }
 
