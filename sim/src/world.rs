@@ -58,12 +58,13 @@ pub struct WorldOptions {
     pub networks: usize,
     /// The seed of all random values.
     pub seed: u64,
-    /// Whether all clusters have the same services. Otherwise each name ends with that of its cluster.
+    /// Whether all clusters have the same services. Otherwise each name ends with the name of its
+    /// cluster.
     pub same_names: bool,
     /// Whether each endpoint has a pod.
     pub pods: bool,
-    /// Whether all objects are kept encoded as protobuf, so that a list uses little CPU: about 6 KB per
-    /// pod.
+    /// Whether all objects are stored encoded as protobuf, so that a list uses little CPU: about 6
+    /// KB per pod.
     pub encoded: bool,
     /// Whether the servers offer HTTP/2.
     pub http2: bool,
@@ -528,7 +529,8 @@ impl World {
         }
     }
 
-    /// Returns at most `limit` stamps with numbers above `since`, oldest first. About a million are kept.
+    /// Returns at most `limit` stamps with numbers above `since`, oldest first. About a million are
+    /// stored.
     pub fn stamps(&self, since: u64, limit: usize) -> Vec<Stamp> {
         let noted = self.lock().stamps.after(since, limit);
         noted.into_iter().map(|(seq, noted)| self.named(seq, noted)).collect()
@@ -581,7 +583,7 @@ impl World {
         (member, planned.unwrap_or_else(|| self.scene.plan.service(cluster, service)))
     }
 
-    /// Returns the kind of change that a new endpoint of a service is.
+    /// Returns the kind of change that a new endpoint of a service causes.
     fn endpoint_kind(&self, service: usize) -> StampKind {
         if self.scene.plan.is_headless(service) {
             StampKind::HeadlessPod
