@@ -1,4 +1,4 @@
-//! Several control planes with one config cluster: they serve the same bytes, one of them writes,
+//! Several control planes with one config cluster: they serve equal bytes, one of them writes,
 //! and a moving proxy receives no resource that it has.
 
 use std::path::Path;
