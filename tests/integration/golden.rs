@@ -38,7 +38,7 @@ const STEPS: [&str; 7] = ["ready", "pod", "export", "network", "gateway", "famil
 /// names contain the text.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a panic is reported with its case")]
-fn every_golden_case_holds() {
+fn every_golden_case_matches() {
     let wanted = std::env::var("GOLDEN").unwrap_or_default();
     let mut cases: Vec<PathBuf> = fs::read_dir(root())
         .expect("the folder of cases")
@@ -190,7 +190,8 @@ async fn run_in(case: PathBuf, trust: Arc<Trust>) -> String {
     found.of_mesh(&estate, &case.join("expected")).await;
     estate.stop().await;
     if found.compared == 0 {
-        found.report += "nothing is compared: make the files of expected/, empty, and bless them\n";
+        found.report +=
+            "the case compares nothing: create empty files in expected/ and run with BLESS=1\n";
     }
     found.report
 }
@@ -399,7 +400,8 @@ impl Findings {
             let in_order =
                 steps.iter().map(|step| &step["step"]).eq(STEPS.iter().take(steps.len()));
             if !in_order || failed.len() != usize::from(withheld) {
-                let _ = writeln!(self.report, "steps out of order, or not one that fails: {line}");
+                let _ =
+                    writeln!(self.report, "steps are out of order, or none of them fails: {line}");
             }
             let via = list(&line["via"]).iter().map(word).collect::<Vec<_>>().join(", ");
             let _ = write!(

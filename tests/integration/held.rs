@@ -185,7 +185,7 @@ async fn rollback_to_a_valid_version() {
         assert!(told.contains(part), "{part}: {told}");
     }
     timeout_until(&client, "1s").await;
-    assert_eq!(held(&client), before, "what it was given then, it is given now");
+    assert_eq!(held(&client), before, "the proxy has the configuration of that version again");
     assert_eq!(waiting_until(&server, 1).await["live"], bad);
     // By name, as on another replica; and with an unknown name.
     let name = bad.as_str().expect("a name");

@@ -260,7 +260,7 @@ async fn removed_intermediate_cuts_off_only_its_member() {
     let foreign = AuthorityPem::generate(std::time::SystemTime::now()).expect("a CA");
     foreign.write(&folders[0]).expect("written");
     let own = own_until(&server, "east", |own| own["problem"]["code"] == "STR0555").await;
-    let message = own["problem"]["message"].as_str().expect("told");
+    let message = own["problem"]["message"].as_str().expect("a message");
     assert!(message.contains(&*folders[0].display().to_string()), "{message}");
     std::fs::remove_dir_all(&folders[0]).expect("removed");
     let again = make(&setup, &folders[0], "east");

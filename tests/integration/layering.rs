@@ -91,7 +91,7 @@ fn crates_depend_only_on_allowed_crates() {
         .flat_map(|(name, on)| on.iter().map(move |on| (name.as_str(), on.as_str())))
         .filter(|(name, on)| !allowed[name].contains(on))
         .collect();
-    assert!(wrong.is_empty(), "crates that depend on what they must not: {wrong:?}");
+    assert!(wrong.is_empty(), "forbidden dependencies of crates: {wrong:?}");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn modules_use_only_allowed_modules() {
         }
         assert!(count > 0, "no file of {name}: {module}");
     }
-    assert!(wrong.is_empty(), "modules that use what they must not: {wrong:#?}");
+    assert!(wrong.is_empty(), "forbidden uses of modules: {wrong:#?}");
 }
 
 /// The diagram in ARCHITECTURE.md shows the direct dependencies of crates, without transitive ones.
@@ -149,7 +149,7 @@ fn diagram_shows_the_dependencies_of_crates() {
         fs::write(&path, format!("{before}{BEGIN}{drawn}```{after}")).expect("a file");
         return;
     }
-    assert_eq!(held, drawn, "the crates have changed: BLESS=1 writes the drawing");
+    assert_eq!(held, drawn, "the crates have changed: run with BLESS=1 to update the diagram");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn files_of_a_crate_do_not_use_each_other_in_a_cycle() {
         count += files.code.len();
         found.extend(rings(&files.edges()).into_iter().map(|ring| (package.clone(), ring)));
     }
-    assert!(count > 300, "files are looked for where none are: {count}");
+    assert!(count > 300, "the search found too few files: {count}");
     assert!(
         found.is_empty(),
         "files that use each other in a circle; move what all use down: {found:#?}"
@@ -216,7 +216,11 @@ fn dependencies_are_found_in_groups_and_behind_reexports() {
         edges.get(&split(from)).into_iter().flatten().map(|to| to.join("/")).collect()
     };
     assert_eq!(found("a"), ["a/c"]);
-    assert_eq!(found("a/c"), Vec::<String>::new(), "what is passed on is used by who takes it");
+    assert_eq!(
+        found("a/c"),
+        Vec::<String>::new(),
+        "a re-exported item is used by the importing file"
+    );
     assert_eq!(found("a/e"), ["a/c"]);
     assert_eq!(rings(&edges), BTreeSet::new());
 }

@@ -130,7 +130,7 @@ async fn one_replica_writes_each_object_once_and_hands_over_when_it_ends() {
 
     let began = Instant::now();
     first.shut_down().await;
-    assert_ne!(holder(), before, "it is given up, not left to run out");
+    assert_ne!(holder(), before, "the lease is released, not left to expire");
     wait_until(SOON, async || {
         let now = holder();
         holds(!now.is_empty() && now != before, now)
@@ -200,7 +200,7 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
             ["configuration", "since", "by"].map(|key| state["held"][key].clone());
         seen.push((id, since, by));
     }
-    assert_eq!(seen[0], seen[1], "the same, and not one of its own");
+    assert_eq!(seen[0], seen[1], "both replicas hold the same configuration");
     // A replica without a disk, and one that was down, have the hold from their first response on.
     second.shut_down().await;
     let start = async |state: &str| setup.start_replica(&hub.api, state).await;

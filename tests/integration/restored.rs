@@ -171,7 +171,7 @@ async fn unwritable_state_affects_nothing_else() {
     endpoints_until(&client, "cart", &[("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)]).await;
     wait_until(SOON, async || {
         let unwritable = server.admin.metric("strait_state_unwritable").await;
-        holds(unwritable == 1.0, "told nobody")
+        holds(unwritable == 1.0, "the metric does not report it")
     })
     .await;
     assert!(server.admin.metric("strait_state_write_failures_total").await >= 1.0);
@@ -405,13 +405,13 @@ async fn no_restart_serves_the_state_on_disk_before_waiting_for_its_clusters() {
             let at = arguments.iter().position(|one| *one == state.display().to_string());
             let own = setup.path(&format!("state-{round}-{number}"));
             copy(&state, &own);
-            arguments[at.expect("it is given")] = own.display().to_string();
+            arguments[at.expect("the flag is set")] = own.display().to_string();
             let setup = &setup;
             async move {
                 let began = Instant::now();
                 let server = setup.start_as(arguments).await;
                 let mut readiness = server.bound.readiness.clone();
-                readiness.wait_for(|readiness| readiness.ready).await.expect("it goes on");
+                readiness.wait_for(|readiness| readiness.ready).await.expect("the server runs");
                 let took = began.elapsed();
                 let clusters = server.admin.json("/debug/clusters").await;
                 let all = clusters.as_array().expect("a list").iter();

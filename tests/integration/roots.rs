@@ -228,7 +228,7 @@ impl Agent {
     async fn next(&mut self, types: &[&str]) -> DiscoveryResponse {
         loop {
             let next = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
-            let next = next.expect("no error").expect("the stream goes on");
+            let next = next.expect("no error").expect("the stream continues");
             if types.contains(&&*next.type_url) {
                 return next;
             }
@@ -506,7 +506,7 @@ async fn root_is_replaced_step_by_step_and_no_step_is_too_early() {
     write_authority(&setup, &AuthorityPem { root_cert: both.clone(), ..new.clone() });
     let refused =
         certificates_until(&server, |now| now["problem"]["code"].as_str() == Some("STR0550")).await;
-    assert_eq!(steps(&refused), ["signs"], "nothing of the set counts: {refused}");
+    assert_eq!(steps(&refused), ["signs"], "the set is refused as a whole: {refused}");
     let output = server.strait(&["certs", "status"]).await;
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(shown.contains("STR0550: the root "), "{shown}");
@@ -535,7 +535,7 @@ async fn root_is_replaced_step_by_step_and_no_step_is_too_early() {
         let now = certificates_until(server, |now| steps(now) == ["signs", "kept"]).await;
         assert_eq!(
             now["rotation"]["roots"][1]["assumed"], true,
-            "nobody knows what was issued before"
+            "earlier certificates are unknown"
         );
         wait_until(SOON, async || {
             let found = roots(&hub.api, "shop", USUAL);

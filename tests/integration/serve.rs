@@ -695,7 +695,7 @@ async fn server_with_unread_output_keeps_serving() {
     drop(port);
     let closed = || std::io::pipe().expect("a pipe").1;
     let mut arguments = setup.arguments();
-    let at = arguments.iter().position(|one| one == "--admin-address").expect("it is given");
+    let at = arguments.iter().position(|one| one == "--admin-address").expect("the flag is set");
     arguments[at + 1] = address.to_string();
     let mut process = Command::new(env!("CARGO_BIN_EXE_strait"))
         .arg("serve")
@@ -747,7 +747,7 @@ async fn process_drains_and_deletes_its_token_when_its_terminal_closes() {
     let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
     lines.next_line().await.expect("readable").expect("it listens");
     let left = || std::fs::read_dir(temporary.path()).expect("it stays").flatten().count();
-    assert_eq!(left(), 1, "the folder of its token");
+    assert_eq!(left(), 1, "the folder of its token is left");
     let id = process.id().expect("it runs").to_string();
     let killed = Command::new("kill").args(["-HUP", &id]).status().await.expect("kill runs");
     assert!(killed.success());

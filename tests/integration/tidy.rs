@@ -47,7 +47,10 @@ fn no_code_uses_print_macros_that_panic_on_closed_output() {
         text.lines().filter(prints).map(move |line| (file, line))
     });
     let found: Vec<_> = lines.collect();
-    assert!(found.is_empty(), "use tell! or output::print (in others writeln!): {found:#?}");
+    assert!(
+        found.is_empty(),
+        "use tell! or output::print, or writeln! in other programs: {found:#?}"
+    );
 }
 
 #[test]
@@ -59,9 +62,12 @@ fn each_type_name_is_defined_once() {
             defined.entry(name.to_owned()).or_default().push(file.display().to_string());
         }
     }
-    assert!(defined.len() > 500, "types are looked for where none are: {}", defined.len());
+    assert!(defined.len() > 500, "the search found too few types: {}", defined.len());
     defined.retain(|_, files| files.len() > 1);
-    assert!(defined.is_empty(), "one name, several types; name what each is: {defined:#?}");
+    assert!(
+        defined.is_empty(),
+        "rename these types: several files define the same name: {defined:#?}"
+    );
 }
 
 #[test]
@@ -84,7 +90,7 @@ fn no_type_name_contains_a_word_that_the_glossary_excludes() {
             }
         }
     }
-    assert!(found.is_empty(), "the glossary has better words: {found:#?}");
+    assert!(found.is_empty(), "rename these types with words from the glossary: {found:#?}");
 }
 
 /// Splits a type name into words: `ToldOfWebhook` into `told`, `of` and `webhook`.
@@ -138,7 +144,7 @@ fn every_error_code_has_a_page() {
             }
         }
     }
-    assert!(missing.is_empty(), "`strait help CODE` would know nothing of {missing:?}");
+    assert!(missing.is_empty(), "error codes without a page for `strait help CODE`: {missing:?}");
 }
 
 #[test]
@@ -146,7 +152,7 @@ fn only_one_crypto_provider_is_a_dependency() {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("a lock file");
     assert!(
         !lock.contains("name = \"aws-lc-sys\""),
-        "two providers in one process make every client panic: keep ring alone"
+        "two crypto providers in one process make every client panic: use only ring"
     );
 }
 
@@ -169,7 +175,7 @@ fn charts_and_guide_name_the_current_version() {
 #[test]
 fn pages_refer_only_to_existing_files() {
     let pages = pages();
-    assert!(pages.len() > 60, "pages are looked for where none are: {}", pages.len());
+    assert!(pages.len() > 60, "the search found too few pages: {}", pages.len());
     let mut missing = Vec::new();
     for page in &pages {
         let text = std::fs::read_to_string(page).expect("a page");
@@ -180,7 +186,7 @@ fn pages_refer_only_to_existing_files() {
         let linked = linked.filter(is_page).map(|link| beside.join(link));
         missing.extend(named.chain(linked).filter(|path| !path.exists()).map(|path| (page, path)));
     }
-    assert!(missing.is_empty(), "named but not there: {missing:#?}");
+    assert!(missing.is_empty(), "pages refer to missing files: {missing:#?}");
 }
 
 /// Each step of a recipe names files, and identifiers that these files contain.
@@ -215,8 +221,11 @@ fn identifiers_in_recipes_exist_in_the_named_files() {
             }
         }
     }
-    assert!(looked_for > 20, "names are looked for where none are: {looked_for}");
-    assert!(missing.is_empty(), "not in the files that the step names: {missing:#?}");
+    assert!(looked_for > 20, "the search found too few identifiers: {looked_for}");
+    assert!(
+        missing.is_empty(),
+        "identifiers that the files of the step do not contain: {missing:#?}"
+    );
 }
 
 /// Returns the pages for users and developers.
@@ -270,22 +279,22 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 fn each_feature_in_the_traffic_guides_names_a_golden_case_or_a_test() {
     let guides = ["traffic.md", "gateways.md", "gateway-api.md"];
     let cases: Vec<_> = guides.into_iter().flat_map(cases_of).collect();
-    assert!(cases.len() > 40, "rows are looked for where none are: {cases:?}");
+    assert!(cases.len() > 40, "the search found too few rows: {cases:?}");
     let is_test = among_tests();
     let is_known = |row: &&String| row.split(", ").all(|case| is_golden(case) || is_test(case));
     let missing: Vec<_> = cases.iter().filter(|row| !is_known(row)).collect();
     assert!(missing.is_empty(), "rows without a case: {missing:?}");
     let told: BTreeSet<_> = cases.iter().collect();
-    assert_eq!(told.len(), cases.len(), "one case for two rows");
+    assert_eq!(told.len(), cases.len(), "several rows name the same case");
 }
 
 #[test]
 fn each_difference_from_istio_names_a_golden_case_or_a_test() {
     let cases = cases_of("migrate-from-istio.md");
-    assert!(cases.len() > 30, "rows are looked for where none are: {cases:?}");
+    assert!(cases.len() > 30, "the search found too few rows: {cases:?}");
     let is_test = among_tests();
     let missing: Vec<_> = cases.iter().filter(|case| !is_golden(case) && !is_test(case)).collect();
-    assert!(missing.is_empty(), "rows that nothing holds: {missing:?}");
+    assert!(missing.is_empty(), "rows without a case or test: {missing:?}");
 }
 
 #[test]
@@ -321,7 +330,7 @@ fn check_rows_of_flaws(guide: &str, letter: &str, count: usize, is_test: impl Fn
         let cases = row.rsplit('|').nth(1).unwrap_or_default().trim();
         let unknown: Vec<_> =
             cases.split(", ").filter(|case| !is_golden(case) && !is_test(case)).collect();
-        assert!(unknown.is_empty(), "{flaw} is held off by nothing that is there: {unknown:?}");
+        assert!(unknown.is_empty(), "{flaw} names unknown tests: {unknown:?}");
     }
 }
 
@@ -329,12 +338,12 @@ fn check_rows_of_flaws(guide: &str, letter: &str, count: usize, is_test: impl Fn
 fn each_known_vulnerability_of_other_control_planes_names_its_tests() {
     let text = std::fs::read_to_string(root().join("docs/guide/access.md")).expect("the guide");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| CVE-")).collect();
-    assert!(rows.len() > 10, "rows are looked for where none are: {rows:?}");
+    assert!(rows.len() > 10, "the search found too few rows: {rows:?}");
     let is_test = among_tests();
     for row in rows {
         let cases = row.rsplit('|').nth(1).unwrap_or_default().trim();
         let unknown: Vec<_> = cases.split(", ").filter(|case| !is_test(case)).collect();
-        assert!(unknown.is_empty(), "held off by nothing that is there: {unknown:?} in {row}");
+        assert!(unknown.is_empty(), "unknown tests {unknown:?} in {row}");
     }
 }
 
@@ -410,7 +419,7 @@ fn pages_named_in_code_exist() {
             }
         }
     }
-    assert!(missing.is_empty(), "not in the repository: {missing:?}");
+    assert!(missing.is_empty(), "code names missing pages: {missing:?}");
 }
 
 #[test]
@@ -424,5 +433,5 @@ fn interface_reference_names_every_path_of_the_admin_api() {
     assert!(routes.contains(&"/debug/clusters"), "{routes:?}");
     let missing: Vec<_> =
         routes.into_iter().filter(|path| !contract.contains(&format!("`{path}"))).collect();
-    assert!(missing.is_empty(), "docs/reference/interface.md says nothing of {missing:?}");
+    assert!(missing.is_empty(), "paths missing in docs/reference/interface.md: {missing:?}");
 }

@@ -396,7 +396,7 @@ pub(crate) fn run(host: &Host) {
     let path = format!("/apis/networking.istio.io/v1/namespaces/{EDGE}/gateways/gw");
     apiserver.requests(&[Request::delete(&path)]);
     wait_for(
-        "nothing is served any more",
+        "no request succeeds any more",
         || plain(hub, "web.example", "/"),
         |seen| seen.exit == 7,
     );
