@@ -131,7 +131,7 @@ fn expired_certificate_is_renewed_after_an_outage_without_restarting_envoy() {
         if left.is_none() { Ok(()) } else { Err(format!("{left:?}")) }
     };
     until("it has ended", ended);
-    assert!(runs(envoy), "what Envoy has goes on, and its connections with it");
+    assert!(runs(envoy), "Envoy keeps running, with its configuration and connections");
     authority.refuse(None);
     until("another is there", || if ended().is_err() { Ok(()) } else { Err(agent.log()) });
     assert_eq!(pod.starts(), [envoy]);

@@ -98,7 +98,7 @@ fn certificate_is_renewed_atomically_with_the_current_token() {
         let public = KeyPair::from_pem(&key).expect("a whole key").public_key_raw().to_vec();
         let block = pem(&chain);
         let holds = block.windows(public.len()).any(|window| window == public);
-        assert!(holds, "the certificate is of another key than lies beside it");
+        assert!(holds, "the certificate does not match the key next to it");
         seen.insert(chain);
         if seen.len() >= 3 { Ok(()) } else { Err(format!("{}", seen.len())) }
     });
@@ -228,7 +228,7 @@ fn full_volume_keeps_the_files_and_renewal_resumes_with_free_space() {
         if log.contains("STR0957") { chain() } else { Err(log) }
     });
     let after = chain().expect("still there");
-    assert_eq!(after, before, "what was there stays");
+    assert_eq!(after, before, "existing files stay");
     let link = fs::read_link(inside.join("..data")).expect("a link");
     assert!(
         fs::read_to_string(inside.join(link).join("key.pem")).is_ok_and(|key| key.contains("END"))

@@ -85,8 +85,8 @@ pub struct IdentityUsage {
 /// The usage of an identity that exceeds its budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{identity} takes {charged} of {limit} bytes for {unverified} streams of pods that nobody knows and \
-     {made_up} names that stand for no service"
+    "{identity} uses {charged} of {limit} bytes for {unverified} streams of unknown pods and \
+     {made_up} names of no service"
 )]
 pub(super) struct OverBudget {
     identity: SpiffeId,

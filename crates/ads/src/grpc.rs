@@ -108,7 +108,7 @@ impl Requests {
                 Ok(Some(data)) => self.buffer.extend_from_slice(&data),
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
                 Ok(None) => return Err(Status::internal("the stream ended within a message")),
-                Err(CallOver) => return Err(Status::cancelled("the peer has reset the stream")),
+                Err(CallOver) => return Err(Status::cancelled("the peer reset the stream")),
             }
         }
     }
@@ -119,7 +119,7 @@ impl Requests {
         match self.large {
             Large::Reads(_, limit) => tokio::time::timeout_at(limit, data).await.map_err(|_| {
                 let seconds = LARGE_LIMIT.as_secs();
-                Status::deadline_exceeded(format!("no whole request within {seconds} s"))
+                Status::deadline_exceeded(format!("no complete request within {seconds} s"))
             }),
             _ => Ok(data.await),
         }
@@ -157,7 +157,7 @@ fn next(buffer: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Status> {
     let Some(length) = length(buffer) else { return Ok(None) };
     let (compressed, content) = (buffer[0], &buffer[PREFIX..]);
     if compressed != 0 {
-        return Err(Status::unimplemented("compressed messages are not taken here"));
+        return Err(Status::unimplemented("compressed messages are not supported"));
     }
     if length > REQUEST_BYTES_MAX {
         let text = format!("STR0502: a request of {length} bytes is larger than 4 MiB");

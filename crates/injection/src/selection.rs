@@ -44,7 +44,7 @@ pub(super) fn skipped(
         InjectionWish::Asked if on_host => {
             return Err(InjectRefusal::new(
                 &codes::INJECT_HOST_NETWORK,
-                "it asks for a sidecar and uses its node's network (hostNetwork: true)",
+                "it requests a sidecar and uses its node's network (hostNetwork: true)",
             ));
         }
         InjectionWish::Unsaid if on_host => Some(SkipReason::HostNetwork),

@@ -109,7 +109,7 @@ fn restore(store: &mut StateDirectory) -> RestoredState {
         restored.clusters.insert(cluster, remembered(shard, note, created, refused));
     }
     for cluster in members.keys() {
-        warn!(%cluster, "no file holds what was last known of this cluster");
+        warn!(%cluster, "no file has the last known state of this cluster");
     }
     let has_members = restored.clusters.values().any(|cluster| cluster.secret.is_some());
     restored.members_lost = list_lost || (had_members && !has_members);
@@ -140,7 +140,7 @@ fn restore(store: &mut StateDirectory) -> RestoredState {
         match IssuerKeys::parse(&issuer, key_set.as_bytes()) {
             Ok(keys) => _ = restored.issuers.insert(cluster, Arc::new(keys)),
             Err(error) => {
-                warn!(%cluster, %error, "the keys that are kept of its tokens are not used");
+                warn!(%cluster, %error, "the stored keys of its tokens cannot be used");
             }
         }
     }

@@ -103,7 +103,7 @@ impl Writer {
                 match done.trouble {
                     Ok(()) => {
                         if trouble.take().is_some() {
-                            info!("last-known-good state is written again");
+                            info!("writing last-known-good state works again");
                         }
                         let bytes = done.bytes;
                         debug!(bytes, took = ?began.elapsed(), "last-known-good state written");
@@ -118,7 +118,7 @@ impl Writer {
                             warn!(
                                 %error,
                                 %code,
-                                "last-known-good state can't be written: everything goes on, and a restart would find the state from before. {}",
+                                "cannot write last-known-good state: proxies are not affected, but a restart would restore the older state. {}",
                                 code.next
                             );
                         }

@@ -149,7 +149,7 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
         ),
         (
             with("patch/value/typed_config/maxRequestBytes", json!(0)),
-            "STR1077 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is outside what it may be",
+            "STR1077 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is out of range",
         ),
         (
             with(
