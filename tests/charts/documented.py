@@ -39,7 +39,7 @@ for chart in ("strait", "strait-member"):
     if told != [version, version]:
         wrong.append(f"{chart}: Chart.yaml has {told}, Cargo.toml {version}")
 
-# A flag that the server does not know ends it at once.
+# The server exits immediately if it does not know a flag.
 template = (charts / "strait/templates/workload.yaml").read_text()
 for flag in sorted(set(re.findall(r"(?m)^ *- --([a-z-]+)", template))):
     if f'long = "{flag}"' not in sources and f"pub {flag.replace('-', '_')}:" not in sources:
