@@ -1,4 +1,4 @@
-//! Checks whether a proxy is what it claims to be. Pure.
+//! Verifies the claims of a proxy. Pure.
 //!
 //! The authenticated identity of the caller is true; everything in the node is a claim.
 //! (docs/reference/interface.md, "Proxies".)

@@ -287,7 +287,7 @@ impl ResponseSender {
     }
 }
 
-/// The same status with a message that is not too long: it may repeat what a caller has sent.
+/// Returns the status with a message of limited length, because it may repeat text from the caller.
 fn bounded_status(status: &Status) -> Status {
     if status.message().len() <= TEXT_BYTES_MAX {
         return status.clone();

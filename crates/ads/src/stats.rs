@@ -25,7 +25,7 @@ pub struct Stats {
     pub refused: AtomicU64,
     /// Streams whose resources were compared with newly generated ones.
     pub(super) audited: AtomicU64,
-    /// Resources that differed in such a comparison.
+    /// Resources that differed between the two.
     pub(super) audit_mismatches: AtomicU64,
     /// The time from a change to the responses that contain it.
     pub propagation: Histogram,

@@ -13,7 +13,7 @@ use strait_base::codes;
 /// Label of pods (`"true"`, `"false"`) and of namespaces (`enabled`).
 pub const INJECT_LABEL: &str = "strait.dev/inject";
 
-/// Namespaces in which nothing is ever injected.
+/// Namespaces in which injection never applies.
 pub const NEVER_INJECTED: [&str; 4] =
     ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
 

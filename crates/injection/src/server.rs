@@ -65,7 +65,8 @@ pub struct WebhookSettings {
     pub discovery: BTreeMap<ClusterId, String>,
 }
 
-/// A function that answers a validation request. Returns the response, or the reason why there is none. It may block.
+/// A function that handles a validation request. Returns the response, or the reason why it failed.
+/// It may block.
 pub type AnswerReview = Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Sync>;
 
 struct Webhook {

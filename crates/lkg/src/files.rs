@@ -47,7 +47,7 @@ pub struct RefusedFile {
 }
 
 impl RefusedFile {
-    /// Returns the remark for operators: the reason, and what is used instead.
+    /// Returns the remark for operators: the reason, and the state that is used instead.
     pub(super) fn remark(&self) -> String {
         let is_journal = self.path.extension().is_some_and(|found| found == "journal");
         let used =

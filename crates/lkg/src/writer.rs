@@ -31,7 +31,7 @@ const PACE: Duration = Duration::from_secs(2);
 const REST: u32 = 30;
 /// The longest pause: after a disk stall of one second, a pause of 30 s would risk too many changes.
 const REST_MAX: Duration = Duration::from_secs(12);
-/// How often times of contact are written if nothing else has changed.
+/// The interval at which contact times are written if nothing else has changed.
 const CONTACTS: Duration = Duration::from_secs(30);
 
 /// The inputs of the writer. A clone continues where the original stopped.
