@@ -132,7 +132,7 @@ impl ApiRules {
         let extension = |name: &str| {
             pool()
                 .get_extension_by_name(name)
-                .expect("all of Envoy's files lead to it; a test reads it")
+                .expect("all of Envoy's files import it, and a test reads it")
         };
         Self {
             of_field: extension("validate.rules"),

@@ -164,7 +164,7 @@ async fn no_proxy_has_inbound_listeners_before_its_policies() {
     let first = wait_until(SOON, async || {
         let held = client.held();
         let body = held.body(ResourceType::Listener, "virtualInbound").map(<[u8]>::to_vec);
-        body.ok_or("no way in yet".to_owned())
+        body.ok_or("no inbound listener yet".to_owned())
     })
     .await;
     let first = String::from_utf8_lossy(&first).into_owned();

@@ -29,7 +29,7 @@ async fn undisturbed(client: &XdsClient, since: u64, home: &Member, at: &str) {
     home.serve("pay", &[at]);
     let socket = format!("{at}:8080");
     endpoints_until(client, "pay", &[(&socket, 1)]).await;
-    assert_eq!(client.held().resources, since + 1, "more was sent than what changed at home");
+    assert_eq!(client.held().resources, since + 1, "more was sent than the local change");
 }
 
 /// Waits until all responses have arrived: a change of the cluster `home` is the last of them.

@@ -157,7 +157,10 @@ async fn hold_survives_changes_and_a_restart_until_it_is_released() {
     drop(client);
     server.shut_down().await;
     let server = setup.start_ready().await;
-    assert!(server.admin.json("/debug/hold").await["held"].is_null(), "a release lasts as well");
+    assert!(
+        server.admin.json("/debug/hold").await["held"].is_null(),
+        "the release survives the restart"
+    );
     server.shut_down().await;
 }
 

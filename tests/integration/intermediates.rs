@@ -199,10 +199,10 @@ async fn removed_intermediate_cuts_off_only_its_member() {
         shown.push(Shown::to(agent, &server, &setup).await);
     }
     let by = shown.iter().map(Shown::intermediate).collect::<Vec<_>>();
-    assert_eq!(by, [Some(&easts), Some(&wests), None], "the third has the mesh's");
+    assert_eq!(by, [Some(&easts), Some(&wests), None], "the third member uses the mesh's CA");
     for from in &shown {
         for to in &shown {
-            calls(from, to).await.expect("they believe each other by the root");
+            calls(from, to).await.expect("they trust each other because of the root");
         }
     }
     // The control plane trusts them as well.

@@ -392,7 +392,7 @@ async fn dry_run_of_cluster_add_reports_problems_and_changes_nothing() {
     }
     let secrets = served.hub.store().all("Secret");
     let made = secrets.iter().any(|secret| secret.value().to_string().contains("multiCluster"));
-    assert!(!made, "a Secret was made");
+    assert!(!made, "a Secret was created");
     // The confirmation prompt shows the same text.
     let (_, asked) = served.strait(&add[..add.len() - 1]).await;
     let told = |text: &str| {

@@ -158,7 +158,7 @@ async fn page_is_notified_only_of_changes_of_the_mesh_or_a_cluster_state() {
     let setup = Setup::new();
     let server = setup.start_ready().await;
     let mut events = ChangeEvents::listen(&server).await;
-    let first = events.next(SOON).await.expect("the first at once");
+    let first = events.next(SOON).await.expect("the first event immediately");
     assert!(first.starts_with("event: change\ndata: {\"version\":"), "{first}");
     // A start may cause another notification; after that there is no other.
     events.settle(5).await;

@@ -194,7 +194,7 @@ async fn preview_equals_the_resources_sent() {
         }
     }
     for kind in ["~ rds", "+ cds", "+ eds", "- cds", "- eds", "~ cds", "~ lds", "- lds"] {
-        assert!(sums.contains_key(kind), "the steps say little: no {kind} in {sums:?}");
+        assert!(sums.contains_key(kind), "the steps cover too little: no {kind} in {sums:?}");
     }
 }
 

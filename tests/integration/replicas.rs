@@ -96,7 +96,7 @@ async fn replicas_serve_the_same_and_a_moving_proxy_receives_only_changes() {
     // One change marks the end: it is the only response.
     west.serve("cart", &["10.0.0.3", "10.0.0.4"]);
     endpoints_until(&client, "cart", &[("198.18.0.2:15443", 2)]).await;
-    assert_eq!(client.held().resources, 1, "but for what changed it held all");
+    assert_eq!(client.held().resources, 1, "the proxy had all other resources");
     second.shut_down().await;
     drop(hub);
 }
@@ -136,7 +136,7 @@ async fn one_replica_writes_each_object_once_and_hands_over_when_it_ends() {
         holds(!now.is_empty() && now != before, now)
     })
     .await;
-    assert!(began.elapsed() < Duration::from_secs(14), "sooner than the Lease would have ended");
+    assert!(began.elapsed() < Duration::from_secs(14), "before the Lease would have expired");
     written(&["four", "five", "six"]).await;
     for member in [&hub, &west] {
         let writes = member.api.requests(|one| {
@@ -224,7 +224,7 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
     hub.api.store().delete("Secret", SYSTEM, "strait-hold").expect("it is there");
     wait_until(SOON, async || {
         let there = hub.api.store().get("Secret", SYSTEM, "strait-hold");
-        holds(there.is_some(), "it is not written again")
+        holds(there.is_some(), "the object is not written again")
     })
     .await;
     for server in [&first, &second, &third] {

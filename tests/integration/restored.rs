@@ -58,7 +58,7 @@ async fn served() -> (Setup, Member, Member, Vec<(ResourceType, Bodies)>) {
 }
 
 fn lkg_files(setup: &Setup) -> Vec<std::path::PathBuf> {
-    let files = std::fs::read_dir(setup.path("state").join("lkg")).expect("the directory is there");
+    let files = std::fs::read_dir(setup.path("state").join("lkg")).expect("the directory exists");
     let mut files: Vec<_> = files.map(|file| file.expect("an entry").path()).collect();
     files.sort();
     files
@@ -365,7 +365,7 @@ async fn first_list_after_a_restart_or_of_a_new_run_is_verified_by_a_second_read
     west.api.heal();
     second.cluster_in("west", "live").await;
     let held = |client: &XdsClient| client.held().resources;
-    assert_eq!(held(&client), before.resources, "nothing went away meanwhile");
+    assert_eq!(held(&client), before.resources, "nothing was removed meanwhile");
 
     // Another run reads the same cluster: its first list lacks the same objects.
     lacking(&west.api);
@@ -376,7 +376,7 @@ async fn first_list_after_a_restart_or_of_a_new_run_is_verified_by_a_second_read
     second.cluster_until("west", doubted).await;
     west.api.heal();
     second.cluster_until("west", |entry| entry["state"] == "live" && !doubted(entry)).await;
-    assert_eq!(held(&client), before.resources, "nothing went away meanwhile");
+    assert_eq!(held(&client), before.resources, "nothing was removed meanwhile");
 }
 
 /// Copies the state directory of a setup.

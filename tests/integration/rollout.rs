@@ -89,7 +89,7 @@ impl Fixture {
         let mut clients = BTreeMap::new();
         for at in 1..=count {
             let opened = server.open(&self.setup, &proxy(at), options.clone()).await;
-            clients.insert(proxy(at).id(), opened.expect("it is let in"));
+            clients.insert(proxy(at).id(), opened.expect("the proxy is admitted"));
         }
         for client in clients.values_mut() {
             client.wait_for(|held| held.is_complete()).await.expect("a first sync");
@@ -389,7 +389,7 @@ async fn page_receives_the_progress_and_rejections_of_a_rollout() {
     let mut clients = Vec::new();
     for at in 1..=PROXIES {
         let opened = server.open(setup, &proxy(at), options.clone()).await;
-        clients.push(opened.expect("it is let in"));
+        clients.push(opened.expect("the proxy is admitted"));
     }
     assert!(events.next(SOON).await.is_some(), "event for a rejection");
     wait_until(SOON, async || {
@@ -413,7 +413,7 @@ async fn earlier_rejections_do_not_stop_a_rollout() {
     let mut clients = BTreeMap::new();
     for at in 1..=PROXIES {
         let opened = server.open(setup, &proxy(at), options.clone()).await;
-        clients.insert(proxy(at).id(), opened.expect("it is let in"));
+        clients.insert(proxy(at).id(), opened.expect("the proxy is admitted"));
     }
     let refusals = async || server.admin.metric("strait_xds_nacks_total{type=\"rds\"}").await;
     let before = wait_until(SOON, async || {

@@ -318,7 +318,7 @@ async fn gateway_without_the_right_to_list_secrets_receives_none() {
     let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
     let name = "kubernetes://shop-tls";
     gateway.ask(&[name]).await;
-    assert!(gateway.secrets().await.is_empty(), "an answer, and nothing in it");
+    assert!(gateway.secrets().await.is_empty(), "an empty response");
     shown_with(&server, name, "STR0542").await;
     let reads = east.api.requests(|one| one.resource == "secrets").len();
     assert_eq!(reads, 0, "no Secret is read for it");
@@ -406,5 +406,8 @@ async fn secret_of_one_gateway_is_not_sent_to_another_with_the_same_name() {
         let path = format!("/namespaces/{namespace}/secrets");
         member.api.requests(|one| one.path.contains(&path)).len()
     };
-    assert!(asked(&east, "pay") > 0 && asked(&west, SHOP) > 0, "each is read where it lies");
+    assert!(
+        asked(&east, "pay") > 0 && asked(&west, SHOP) > 0,
+        "each Secret is read in its own namespace"
+    );
 }

@@ -359,7 +359,7 @@ async fn token_without_pod_is_reviewed_by_the_member_and_the_result_cached() {
             .await
             .expect("a certificate after a review by the member");
     }
-    assert_eq!(reviews(&east), before + 1, "one question for three calls");
+    assert_eq!(reviews(&east), before + 1, "one review for three calls");
     east.api.stop().await;
     agent.certificate(&server, &setup).await.expect("a certificate from the cached result");
 }
@@ -407,7 +407,7 @@ async fn stream_ends_with_its_token_or_its_pod() {
     east.serve("web", &["10.0.0.1"]);
     wait_until(SOON, async || {
         let refused =
-            agent.certificate(&server, &setup).await.expect_err("of the pod that has gone");
+            agent.certificate(&server, &setup).await.expect_err("no certificate for a deleted pod");
         holds(refused.code() == Code::Unauthenticated, refused)
     })
     .await;

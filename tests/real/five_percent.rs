@@ -156,7 +156,7 @@ fn removed_endpoints_affect_one_proxy(world: &World, fleet: &[String]) {
     let is_it = |id: &Value| {
         id.as_str().is_some_and(|id| id.contains(&format!("~{}.shop~", name_of(&one))))
     };
-    assert!(share.len() == 1 && share.iter().all(is_it), "{share:?}, and not {one} alone");
+    assert!(share.len() == 1 && share.iter().all(is_it), "{share:?} instead of only {one}");
     world.label_pods(None);
     let reason = world.stopped();
     assert!(reason.contains("stopped at 5%") && reason.contains("echo.shop"), "{reason}");
@@ -276,7 +276,7 @@ impl World {
             .collect();
         for number in 1..=CHANGES_MAX {
             self.apiservers["a"].apply(&[change(number)]);
-            let live = wait::until(PROPAGATION, "it is read, and waits", || {
+            let live = wait::until(PROPAGATION, "the change is read, and waits", || {
                 let live = self.strait.try_json("/debug/hold")?["live"].clone();
                 if live == before { Err(live.to_string()) } else { Ok(live) }
             });
@@ -297,7 +297,7 @@ impl World {
 
     /// Returns the reason why a rollout stopped automatically.
     fn stopped(&self) -> String {
-        wait::until(PROPAGATION, "it stops by itself", || {
+        wait::until(PROPAGATION, "the rollout stops automatically", || {
             let state = self.strait.try_json("/debug/rollout")?;
             let reason = state["stopped"]["reason"].as_str().map(str::to_owned);
             reason.ok_or_else(|| state.to_string())

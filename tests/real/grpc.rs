@@ -303,14 +303,14 @@ pub(crate) fn run(host: &Host) {
     // A change of endpoints reaches running clients.
     apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["plain-go"])]);
     for (by_mtls, plain, ..) in &running {
-        wait_for(by_mtls, "the server that is left answers alone", &["core"], &id("caller"));
-        wait_for(plain, "the server that is left answers alone", &["plain-go"], "");
+        wait_for(by_mtls, "only the remaining server responds", &["core"], &id("caller"));
+        wait_for(plain, "only the remaining server responds", &["plain-go"], "");
     }
     // A service that joins the mesh changes from plain text to mTLS without a call to another
     // server in between.
     apiserver.apply(&[slice(&plain, &["go"])]);
     for (_, plain, ..) in &running {
-        wait_for(plain, "its calls go by mTLS now", &["go"], &id("caller"));
+        wait_for(plain, "its calls use mTLS now", &["go"], &id("caller"));
     }
 
     // Rules for its routes, and for the connections to a service.
@@ -354,7 +354,7 @@ pub(crate) fn run(host: &Host) {
     each_calls("a header that isn't there has no value", ["go", "core"]);
     let share = |subset: &str| json!({ "destination": to(subset)["destination"], "weight": 50 });
     lead(json!([{ "match": by_path, "route": [share("go"), share("core")] }]));
-    all_calls("shares go to both parts", &["go", "core"]);
+    all_calls("both subsets receive calls", &["go", "core"]);
     let abort = json!({ "grpcStatus": "RESOURCE_EXHAUSTED", "percentage": { "value": 100 } });
     lead(
         json!([{ "fault": { "abort": abort }, "retries": { "attempts": 0 }, "route": [to("go")] }]),
@@ -379,7 +379,7 @@ pub(crate) fn run(host: &Host) {
     });
     rule("DestinationRule", "mesh", policy.clone());
     lead(json!([{ "route": [{ "destination": { "host": "mesh" } }] }]));
-    wait_for(of_go, "by a hash of nothing any answers", &["go", "core"], &id("caller"));
+    wait_for(of_go, "without the header any server responds", &["go", "core"], &id("caller"));
     wait::until(LIMIT, "one server responds for a hash of the header", || {
         let lines = last(of_core, 8);
         let is_same =
@@ -408,7 +408,11 @@ pub(crate) fn run(host: &Host) {
     }
     plainly(json!([{ "timeout": "0.2s", "retries": { "attempts": 0 }, "route": to_plain() }]));
     for (_, plain, ..) in &running {
-        wait_for_code(plain, "it is too slow", ["DeadlineExceeded", "DEADLINE_EXCEEDED"]);
+        wait_for_code(
+            plain,
+            "the call exceeds its timeout",
+            ["DeadlineExceeded", "DEADLINE_EXCEEDED"],
+        );
     }
     let again = json!({ "attempts": 2, "retryOn": "unavailable,5xx" });
     plainly(json!([{ "retries": again, "route": to_plain() }]));
@@ -422,7 +426,7 @@ pub(crate) fn run(host: &Host) {
     apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["go"])]);
     for (mesh, plain, ..) in &running {
         wait_for(mesh, "the general rule routes to the remaining server", &["core"], &id("caller"));
-        wait_for(plain, "its calls go by mTLS again", &["go"], &id("caller"));
+        wait_for(plain, "its calls use mTLS again", &["go"], &id("caller"));
     }
 
     // The servers of both libraries enforce policies themselves.
@@ -474,7 +478,7 @@ pub(crate) fn run(host: &Host) {
     let strict = json!({ "mtls": { "mode": "STRICT" } });
     apiserver.apply(&[access("PeerAuthentication", "default", strict)]);
     for (core, go) in to_both() {
-        wait_for_denial(go, "a server without a certificate refuses all");
+        wait_for_denial(go, "a server without a certificate refuses all calls");
         wait_for(core, "a caller with a certificate continues", &["core"], &id("caller"));
     }
     let told = control_plane.json("/debug/config?kind=PeerAuthentication");

@@ -106,7 +106,7 @@ pub(crate) fn run(host: &Host) {
 
     // An API server reads its webhooks periodically.
     let mut tries = 0;
-    let injected = wait::until(LIMIT, "the API server asks the webhook", || {
+    let injected = wait::until(LIMIT, "the API server calls the webhook", || {
         tries += 1;
         let pod = create(&apiserver, "shop", &format!("web-{tries}"), &json!({}))?;
         match pod["metadata"]["annotations"]["strait.dev/injected"].as_str() {
@@ -153,7 +153,7 @@ pub(crate) fn run(host: &Host) {
     );
     register(&apiserver, authority.pem(), WhenAway::Ignore);
     let mut tries = 0;
-    let made = wait::until(LIMIT, "pods are made without the webhook", || {
+    let made = wait::until(LIMIT, "pods are created without the webhook", || {
         tries += 1;
         create(&apiserver, "shop", &format!("away-ignore-{tries}"), &json!({}))
     });

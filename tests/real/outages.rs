@@ -100,7 +100,7 @@ pub(crate) fn everything_dies(world: &mut World) {
 pub(crate) fn bad_credentials(world: &mut World) {
     let strangers = world.apiserver("b").strangers_kubeconfig();
     world.add_member_with(&strangers);
-    wait::until(LIMIT, "the old kubeconfig serves on", || {
+    wait::until(LIMIT, "the old kubeconfig stays in use", || {
         let entry = world.cluster("b")?;
         let told = entry["reason"].as_str().is_some_and(|why| why.contains("the old one does"));
         if told && entry["state"] == "live" { Ok(()) } else { Err(entry.to_string()) }

@@ -107,7 +107,7 @@ fn routes_to_nothing(world: &World, clients: &[String]) {
         let answers = finish(load);
         match ever.contains(client) {
             true => assert!(!share.contains(client) || !answers.failures.is_empty(), "{client}"),
-            false => assert_eq!(answers.failures, BTreeMap::new(), "{client} is in no share"),
+            false => assert_eq!(answers.failures, BTreeMap::new(), "{client} is in no step"),
         }
     }
     world.strait.run(&["history", "rollout", "--abort", "--yes", "--reason", "it fails"]);
@@ -189,7 +189,7 @@ impl World {
     /// once.
     pub(crate) fn end_plan(&self) {
         self.strait.set_policy("");
-        wait::until(PROPAGATION, "the plan is gone", || {
+        wait::until(PROPAGATION, "the plan is removed", || {
             let state = self.strait.try_json("/debug/rollout")?;
             if state["plan"].is_null() { Ok(()) } else { Err(state.to_string()) }
         });
@@ -233,14 +233,14 @@ impl World {
                 return (share, ever);
             }
         }
-        panic!("{CHANGES_MAX} changes, and each was for all of {of:?} or for none");
+        panic!("each of {CHANGES_MAX} changes was assigned to all of {of:?} or to none");
     }
 
     /// Waits until the expected number of a client's requests fail.
     fn wait_for_answers(&self, client: &str, is_right: impl Fn(usize, usize) -> bool) {
         const REQUESTS: usize = 40;
         let limit = PROPAGATION + Duration::from_secs(20);
-        wait::until(limit, &format!("{client}: requests are as they should be"), || {
+        wait::until(limit, &format!("{client}: requests succeed as expected"), || {
             let answers = ask(self.pod(client), &http(REQUESTS));
             let answered: usize = answers.by.values().sum();
             match is_right(REQUESTS - answered.min(REQUESTS), REQUESTS) {

@@ -155,7 +155,7 @@ pub(crate) fn all_clients(world: &mut World, host: &Host) {
 
     // A cluster is removed, and returns.
     world.remove_member();
-    wait::until(GRACE + LIMIT, "the cluster has gone", || {
+    wait::until(GRACE + LIMIT, "the cluster is removed", || {
         let clusters = world.strait.try_json("/debug/clusters")?;
         let there = clusters.as_array().into_iter().flatten().any(|entry| entry["id"] == "b");
         if there { Err(clusters.to_string()) } else { Ok(()) }

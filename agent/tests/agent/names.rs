@@ -36,7 +36,8 @@ fn name_of_the_mesh_is_answered_once_its_table_is_received() {
         asked.get(1).cloned().ok_or_else(|| format!("{asked:?}"))
     });
     assert_eq!((&*acknowledged.version_info, &*acknowledged.response_nonce), ("v1", "n1"));
-    let node = authority.asked_for_names()[0].node.clone().expect("the first names the node");
+    let node =
+        authority.asked_for_names()[0].node.clone().expect("the first request contains the node");
     assert_eq!(node.id, format!("sidecar~{}~web-0.shop~shop.svc.cluster.local", pod.ip));
     let metadata = node.metadata.expect("it has some");
     assert!(metadata.fields.contains_key("CLUSTER_ID"), "{metadata:?}");

@@ -171,7 +171,7 @@ fn traffic_is_redirected_except_that_of_envoy() {
             assert_eq!(
                 network.reaches(app, "", own, "8080"),
                 "8080",
-                "the application asks itself"
+                "the application calls itself"
             );
             let application = network.reaches(envoy, inbound, own, "8080");
             assert_eq!(application, "8080", "Envoy reaches the application at {own}, by {tool}");

@@ -419,7 +419,7 @@ mod tests {
         drop(of_others);
         let message = awake(requests.message()).await.expect("sound").expect("a message");
         assert_eq!(message.content().len(), length as usize);
-        assert_eq!(room.available_permits(), 0, "for as long as it is there");
+        assert_eq!(room.available_permits(), 0, "the permit is held while the message exists");
         drop(message);
         assert_eq!(room.available_permits(), 1024);
     }
@@ -434,7 +434,7 @@ mod tests {
             while let Some(data) = body.data().await {
                 let length = data.expect("data").len();
                 total += length;
-                body.flow_control().release_capacity(length).expect("what was read");
+                body.flow_control().release_capacity(length).expect("the bytes that were read");
             }
             total
         };
