@@ -124,7 +124,7 @@ fn figures_are_kept_if_the_other_server_prints_nothing() {
         .expect("python3 is there");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("sleep 600\nsaid nothing for 5 s"), "{told}");
+    assert!(told.contains("sleep 600\nprinted nothing for 5 s"), "{told}");
     assert!(told.contains("--b-port"), "{told}");
     let figure = "reconnect of 10, all, held: wire kB/proxy";
     assert!(String::from_utf8_lossy(&output.stdout).contains(figure), "{told}");

@@ -126,17 +126,22 @@ impl std::fmt::Display for WorldError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             WorldError::TooLarge(what) => {
-                write!(f, "the address plan has no room for so many {what}")
+                write!(f, "the address plan has too few addresses for the {what}")
             }
             WorldError::NoAddresses(left) => {
-                write!(f, "the address plan has no room for so many endpoints: {left} more at most")
+                write!(
+                    f,
+                    "the address plan has too few addresses for the endpoints: at most {left} more are possible"
+                )
             }
             WorldError::NoSuchCluster(id) => write!(f, "no cluster {id:?}"),
             WorldError::NoSuchService(name) => write!(f, "no service {name:?} in this cluster"),
             WorldError::NoEndpoints(name) => write!(f, "service {name:?} has no endpoint"),
             WorldError::NoNamedPort(name) => write!(f, "service {name:?} has no port http"),
-            WorldError::OneNetwork => write!(f, "there is one network, and no gateway into it"),
-            WorldError::NoLabel(text) => write!(f, "{text:?} is no key or value of a label"),
+            WorldError::OneNetwork => write!(f, "there is only one network, so it has no gateway"),
+            WorldError::NoLabel(text) => {
+                write!(f, "{text:?} is not a valid key or value of a label")
+            }
             WorldError::Refused(_) => write!(f, "the store refused an object"),
             WorldError::Io(_) => write!(f, "can't open a port"),
         }

@@ -99,7 +99,7 @@ fn plot_has_only_measured_rows_and_bars_of_the_same_world() {
     write(folder, "b.json", &json!(["no", "figures"]));
     let refused = plots(&words).expect("as before");
     assert!(
-        !refused.status.success() && said(&refused).contains("b.json is nothing that"),
+        !refused.status.success() && said(&refused).contains("b.json was not written by"),
         "{}",
         said(&refused)
     );
