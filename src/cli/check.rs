@@ -1,7 +1,9 @@
-//! `strait check`: everything that is not as it should be, each with its code and what to do; and what is.
+//! `strait check`: lists every problem with its code and the next step, and summarizes what is
+//! healthy.
 //!
-//! Asks the control plane, and with `--secrets` the config cluster and what its Secrets lead to as well.
-//! Judges only what these say. [`problems`] is the one function that decides: `strait status` shows the same.
+//! It queries the control plane; with `--secrets`, also the config cluster and the members that its
+//! Secrets refer to. The findings depend only on these responses. [`problems`] is the one function
+//! that decides: `strait status` shows the same findings.
 
 mod certificates;
 mod config;
@@ -37,12 +39,15 @@ use strait_sources::clusters::kubeconfig;
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, config, secrets, trust, injection,
-    /// access; 'config' alone: what becomes of each object of the mesh's configuration, with its state
+    /// Categories to check: clusters, sources, networks, services, mesh, policy, proxies, process,
+    /// config, secrets, trust, injection, access; 'config' on its own shows the state of each
+    /// object of the mesh's configuration
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
-    /// Look into the config cluster's Secrets: those that look like members' and are none, whether members trust the
-    /// same roots, which hold access policies of their own, and what their API servers do while the webhook doesn't answer
+    /// Also check the Secrets of the config cluster: kubeconfig Secrets without the label of a
+    /// member, whether members trust the same root certificates, which members have access policies
+    /// of their own cluster, and how their API servers treat new pods while the webhook is
+    /// unreachable
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
@@ -72,9 +77,9 @@ const CATEGORIES: &[&str] = &[
     "injection",
     "access",
 ];
-/// What happened so many seconds ago is still worth a mention.
+/// Age up to which past events are reported, in seconds.
 const RECENTLY: u64 = 600;
-/// Those for which the config cluster is asked.
+/// Categories that require requests to the config cluster.
 const OF_SECRETS: &[&str] = &["secrets", "trust", "injection", "access"];
 
 const PROBLEMS: TableLayout = TableLayout {
@@ -92,7 +97,7 @@ const PROBLEMS: TableLayout = TableLayout {
     ],
 };
 
-/// What the control plane answers.
+/// Responses of the control plane.
 #[derive(Default)]
 pub(super) struct CheckInputs {
     pub(super) clusters: Value,
@@ -101,23 +106,23 @@ pub(super) struct CheckInputs {
     pub(super) services: Value,
     pub(super) mesh: Value,
     pub(super) policy: Value,
-    /// What becomes of each object.
+    /// Status of each configuration object.
     pub(super) config: Value,
     pub(super) proxies: Value,
     pub(super) push: Value,
-    /// What is signed with; nothing where the control plane is too old to say.
+    /// State of the CA; null if the control plane is too old to report it.
     pub(super) certificates: Value,
-    /// What is held; nothing where the control plane is too old to say.
+    /// Held configuration; null if the control plane is too old to report it.
     pub(super) hold: Value,
-    /// What is let out to a share of proxies; likewise.
+    /// State of a gradual rollout; null if the control plane is too old to report it.
     pub(super) rollout: Value,
-    /// What it waits for, where it has not read everything yet: networks, services, objects and the mesh's settings
-    /// are not known then.
+    /// Reason why the control plane is not ready, if it has not read all sources yet. Networks,
+    /// services, objects and the mesh's settings are unknown then.
     pub(super) waits: Option<String>,
 }
 
 impl CheckInputs {
-    /// Asks for everything.
+    /// Requests all responses.
     pub(super) async fn of(client: &AdminClient) -> Result<Self, CommandFailure> {
         let get = async |path: &str| Ok::<_, CommandFailure>(client.get(path, &[]).await?.value);
         let mut answers = Self {
@@ -150,10 +155,11 @@ impl CheckInputs {
     }
 }
 
-/// Why endpoints are kept from other networks though nothing is wrong: such workloads and services don't cross.
+/// Reasons for withholding endpoints from other networks that are not problems: these workloads and
+/// services do not cross networks by design.
 const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN];
 
-/// Runs `strait check`. Exit code 2: there is a problem; notes alone are none.
+/// Runs `strait check`. Exit code 2 means that there is a problem; notes alone do not count.
 pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     let is_known = |one: &&String| CATEGORIES.contains(&one.as_str());
     if let Some(strange) = args.categories.iter().find(|one| !is_known(one)) {
@@ -211,7 +217,7 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     Ok(exit)
 }
 
-/// What was found, and what of each category there is beside it.
+/// Renders the findings, and a summary of each category.
 fn render(
     answers: &CheckInputs,
     found: &Value,
@@ -251,7 +257,7 @@ fn render(
     out
 }
 
-/// What of a category was looked at.
+/// Returns a summary of what was checked in a category.
 fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
     let count = |value: &Value, one: &str| match items(value).len() {
         1 => format!("1 {one}"),
@@ -295,7 +301,7 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
     }
 }
 
-/// What there is to say of the roots that a cluster's workloads are given.
+/// Returns the findings about the root certificates that a cluster's workloads receive.
 fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
     let count = |field: &str| roots[field].as_u64().unwrap_or_default();
     let mut found = Vec::new();
@@ -323,7 +329,7 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
     found
 }
 
-/// What there is to say of a configuration that is held.
+/// Returns the finding about a held configuration.
 fn held(hold: &Value) -> Option<Value> {
     if let Some(fact) = hold["lost"].as_str() {
         let fact = format!("what objects say is in force: {fact}");
@@ -344,7 +350,7 @@ fn held(hold: &Value) -> Option<Value> {
     Some(note("mesh", &codes::HELD, "configuration".into(), fact.trim_end()))
 }
 
-/// What there is to say of a change that is let out to a share of proxies.
+/// Returns the finding about a gradual rollout.
 fn let_out(state: &Value) -> Option<Value> {
     if let Some(fact) = state["lost"].as_str() {
         let fact = format!("all proxies are given what objects say: {fact}");
@@ -354,12 +360,12 @@ fn let_out(state: &Value) -> Option<Value> {
     Some(note("mesh", &codes::ROLLOUT_RUNS, "configuration".into(), fact.trim_end()))
 }
 
-/// Whether a finding needs somebody; notes are only worth knowing.
+/// Returns whether a finding requires action; notes do not.
 pub(super) fn is_problem(row: &Value) -> bool {
     row["severity"] != "note"
 }
 
-/// What is not as it should be, in a stable order.
+/// Returns all findings, in a stable order.
 pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     let mut found = Vec::new();
     if let Some(waits) = &answers.waits {
@@ -401,7 +407,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             let fact = same_addresses(same);
             found.push(problem("networks", &codes::SAME_ADDRESS, object.clone(), fact));
         }
-        // Both say it of each other: once is enough.
+        // Both clusters report the overlap: one finding is enough.
         let ranges = items(&row["sameRanges"]).iter();
         for same in ranges.filter(|same| text(&same["cluster"]) < text(&row["id"])) {
             found.push(note("networks", &codes::SAME_ADDRESS, object.clone(), same_range(same)));
@@ -426,7 +432,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     for row in networks.iter().filter(|_| networks.len() > 1) {
         let object = format!("network/{}", text(&row["network"]));
         let (gateways, pending) = (items(&row["gateways"]), items(&row["pending"]));
-        // Where there is nothing to reach, as in a config cluster that is nothing else, no way in is needed.
+        // A network without endpoints, such as one with only a config cluster, needs no gateway.
         let is_used = items(&row["clusters"]).iter().any(has_endpoints);
         if gateways.is_empty() && pending.is_empty() && is_used {
             let fact = "it has no gateway, so other networks can't reach it";
@@ -496,7 +502,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found
 }
 
-/// What is wrong with the control plane's own process.
+/// Returns the problems of the control plane's own process.
 fn of_process(push: &Value) -> Vec<Value> {
     let held = &push["descriptors"];
     let number = |name: &str| held[name].as_u64();
@@ -522,7 +528,7 @@ fn of_process(push: &Value) -> Vec<Value> {
     found
 }
 
-/// What of the mesh's settings is not in force.
+/// Returns the problems of the mesh's settings.
 fn of_mesh(mesh: &Value) -> Vec<Value> {
     let of = |row: &Value| {
         let code = row["code"].as_str().and_then(codes::find).unwrap_or(&codes::MESH_CONFIG);
@@ -531,12 +537,13 @@ fn of_mesh(mesh: &Value) -> Vec<Value> {
     items(&mesh["problems"]).iter().map(of).collect()
 }
 
-/// What is wrong with sources that are no member clusters.
+/// Returns the problems of the sources that are not member clusters.
 fn of_sources(sources: &Value) -> Vec<Value> {
     items(sources).iter().flat_map(of_source).collect()
 }
 
-/// What is wrong with a source that is no member cluster: with all of it, and with what it reported.
+/// Returns the problems of one source that is not a member cluster: of the source itself, and its
+/// warnings.
 fn of_source(row: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     let object = format!("source/{}", text(&row["name"]));
@@ -561,7 +568,7 @@ fn of_source(row: &Value) -> Vec<Value> {
     };
     for warning in items(&row["warnings"]).iter().filter_map(Value::as_str) {
         let code = codes::named(warning).unwrap_or(usual);
-        // What follows from being out of contact has been reported.
+        // Consequences of the lost contact have already been reported.
         if own == Some(code) {
             continue;
         }
@@ -572,7 +579,7 @@ fn of_source(row: &Value) -> Vec<Value> {
     found
 }
 
-/// The code that a reason names first, else that of the state.
+/// Returns the code at the beginning of a reason, or else the code of the state.
 fn code_of(state: &str, reason: &str) -> &'static Code {
     codes::named(reason).unwrap_or(match state {
         // A new kubeconfig that has not synced yet.
@@ -588,7 +595,7 @@ fn code_of(state: &str, reason: &str) -> &'static Code {
     })
 }
 
-/// Secrets that hold a kubeconfig, and have neither label.
+/// Returns a note for each Secret with a kubeconfig and without one of the labels of a member.
 fn strays(list: &Value) -> Vec<Value> {
     let labels = [strait_sources::store::ISTIO_SECRET_LABEL, strait_sources::store::SECRET_LABEL];
     let mut found = Vec::new();
@@ -766,7 +773,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_lacks_the_label_is_found() {
+    fn secrets_with_a_kubeconfig_and_no_label_are_found() {
         use base64::Engine as _;
         use base64::engine::general_purpose::STANDARD as BASE64;
         let text = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]

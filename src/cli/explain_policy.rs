@@ -1,6 +1,6 @@
-//! `strait explain policy`: who may call a workload, and which policy says so.
+//! `strait explain policy`: which callers a workload accepts, and which policy decides.
 //!
-//! Renders the server's explanation and adds nothing to it.
+//! The command only renders the server's explanation.
 
 use clap::Args;
 use serde_json::Value;
@@ -13,28 +13,28 @@ use super::proxy;
 /// `strait explain policy`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainPolicyArgs {
-    /// The proxy of the workload that is called: NAME.NAMESPACE[@CLUSTER], a node id, or a key
+    /// Proxy of the called workload: NAME.NAMESPACE[@CLUSTER], a node ID, or a key
     proxy: String,
-    /// Who calls [default: somebody in plain text]
+    /// Service account of the caller [default: a caller without a certificate, in plain text]
     #[arg(long, value_name = "NS/SA")]
     from: Option<String>,
-    /// The path of the request [default: /]
+    /// Path of the request [default: /]
     #[arg(long, value_name = "P")]
     path: Option<String>,
-    /// Its method [default: GET]
+    /// Method of the request [default: GET]
     #[arg(long, value_name = "M")]
     method: Option<String>,
-    /// The host that it names
+    /// Host of the request
     #[arg(long, value_name = "H")]
     host: Option<String>,
-    /// The port of the workload
+    /// Port of the workload
     #[arg(long, value_name = "N")]
     port: Option<u16>,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// Runs `strait explain policy`. Exit code 2: the request is denied.
+/// Runs `strait explain policy`. Exit code 2 means that the request is denied.
 pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
     let proxy = proxy::one(&args.ask, &args.proxy).await?;
     let key = proxy::key(&proxy);
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
     Ok(if allowed { Exit::Fine } else { Exit::Unhealthy })
 }
 
-/// The answer as text.
+/// Renders the explanation as text.
 pub(super) fn render(answer: &Value) -> String {
     let mode = &answer["mode"];
     let by = match &mode["by"] {

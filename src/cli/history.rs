@@ -1,5 +1,5 @@
-//! `strait history` and `strait diff --at`: what the mesh was before, and what is otherwise now. What changes something is in
-//! [`super::hold`].
+//! `strait history` and `strait diff --at`: earlier versions of the mesh, and changes since then.
+//! The subcommands that change something are in [`super::hold`].
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -13,26 +13,28 @@ use super::output::{
 use super::{hold, rollout};
 use strait_base::duration::HumanDuration;
 
-/// What the mesh was before.
+/// Show earlier versions of the mesh, and hold or roll back its configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HistoryCommand {
-    /// List the versions that are kept, each with how much it changed
+    /// List the stored versions with the size of each change
     List(HistoryListArgs),
-    /// Show what one version changed
+    /// Show the changes of one version
     Show(HistoryShowArgs),
-    /// Hold the configuration that is in force, or was: proxies go on with it, whatever objects say meanwhile
+    /// Hold the active configuration, or an earlier one: proxies keep it, and changes to objects
+    /// wait
     Pin(hold::PinArgs),
-    /// Go back to a configuration of before, and hold it
+    /// Go back to an earlier configuration and hold it
     Rollback(hold::RollbackArgs),
-    /// Let what objects say count again
+    /// Make the current objects take effect again
     Release(hold::ReleaseArgs),
-    /// Show the change that is being let out to a share of proxies, give it to all, or to nobody
+    /// Show the change that is being rolled out gradually, roll it out to all proxies, or withdraw
+    /// it
     Rollout(rollout::RolloutArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct HistoryListArgs {
-    /// Only the last N; 0: all that are kept
+    /// Only the last N versions; 0: all stored versions
     #[arg(long, value_name = "N", default_value_t = 20)]
     last: usize,
     #[command(flatten)]
@@ -41,7 +43,7 @@ pub(crate) struct HistoryListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct HistoryShowArgs {
-    /// The version, as 'history list' has it
+    /// Version, as 'history list' shows it
     version: u64,
     #[command(flatten)]
     ask: QueryArgs,
@@ -125,7 +127,8 @@ async fn show(args: &HistoryShowArgs) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// Runs `strait diff --at`: a version, a time or how long ago; only endpoints of `cluster`, where one is named.
+/// Runs `strait diff --at` for a version, a time or an age; only for endpoints of `cluster`, if it
+/// is set.
 pub(super) async fn diff(at: &str, cluster: Option<&str>, ask: &QueryArgs) -> CommandResult {
     let at = moment(at, Timestamp::now())?;
     let answer = ask.ask("/debug/diff", &[("at", &at)]).await;
@@ -147,7 +150,7 @@ pub(super) async fn diff(at: &str, cluster: Option<&str>, ask: &QueryArgs) -> Co
     Ok(if found.is_empty() { Exit::Fine } else { Exit::Unhealthy })
 }
 
-/// A moment as the control plane takes it: a version, or a time.
+/// Converts a moment to the form that the control plane accepts: a version or a time.
 fn moment(text: &str, now: Timestamp) -> Result<String, CommandFailure> {
     if text.parse::<u64>().is_ok() || text.parse::<Timestamp>().is_ok() {
         return Ok(text.to_owned());
@@ -161,7 +164,8 @@ fn moment(text: &str, now: Timestamp) -> Result<String, CommandFailure> {
     })
 }
 
-/// What is otherwise, a heading for each service, network and setting, and a line for each thing that came or went.
+/// Renders the changes: a heading for each service, network and setting, and a line for each added
+/// or removed item.
 fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
     let mut out = String::new();
     let sign = |gone: bool, text: String| {
@@ -236,7 +240,7 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
     out
 }
 
-/// The name of an object without the group of Istio's, which is the one that people mean.
+/// Returns the name of an object, without the API group if it is one of Istio's.
 fn object_name(name: &str) -> String {
     let Some((kind, name_in_kind)) = name.split_once(' ') else { return name.to_owned() };
     match kind.split_once('.') {
@@ -253,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_otherwise_is_told_by_service_network_and_setting() {
+    fn changes_are_grouped_by_service_network_and_setting() {
         let answer = json!({
             "services": {
                 "new.shop": { "definition": { "before": null, "after": { "ports": ["http 80/http"] } } },
@@ -313,7 +317,7 @@ object VirtualService shop/web
     }
 
     #[test]
-    fn then_is_a_version_a_time_or_how_long_ago() {
+    fn moment_is_a_version_a_time_or_an_age() {
         let now: Timestamp = "2026-11-25T02:10:00Z".parse().expect("a time");
         for (text, moment_is) in [
             ("12", "12"),

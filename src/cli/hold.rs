@@ -1,4 +1,5 @@
-//! `strait history pin|rollback|release`: which configuration proxies go on with, whatever objects say meanwhile.
+//! `strait history pin|rollback|release`: holds a configuration for all proxies, so that changes to
+//! objects wait.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -9,12 +10,13 @@ use super::diff;
 use super::failure::{CommandResult, Exit};
 use super::output::{self, Format, OutputStyle, Show, age, clean, items, text};
 
-/// How many digits of a configuration's name are shown.
+/// Number of shown digits of a configuration's name.
 const DIGITS_SHOWN: usize = 12;
 
 #[derive(Debug, Args)]
 pub(crate) struct PinArgs {
-    /// What to hold: a version, or the name of a configuration, as 'history list' has them [default: what is in force]
+    /// Configuration to hold: a version, or the name of a configuration, as 'history list' shows
+    /// them [default: the active configuration]
     #[arg(value_name = "VERSION|CONFIGURATION")]
     configuration: Option<String>,
     #[command(flatten)]
@@ -23,7 +25,8 @@ pub(crate) struct PinArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RollbackArgs {
-    /// What to go back to: a version, or the name of a configuration, as 'history list' has them
+    /// Configuration to go back to: a version, or the name of a configuration, as 'history list'
+    /// shows them
     #[arg(value_name = "VERSION|CONFIGURATION")]
     configuration: String,
     #[command(flatten)]
@@ -32,13 +35,13 @@ pub(crate) struct RollbackArgs {
 
 #[derive(Debug, Args)]
 struct HoldArgs {
-    /// Why, for those who wonder why their change has no effect
+    /// Reason, for users whose changes have no effect meanwhile
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
-    /// Hold access policies as well: a DENY that is added later does not count then until the release
+    /// Hold access policies as well: a DENY that is added later takes effect only after the release
     #[arg(long)]
     with_access: bool,
-    /// Who holds it [default: the user and the host of this command]
+    /// Name of the person who holds it [default: user and host of this command]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
     #[command(flatten)]
@@ -81,7 +84,7 @@ async fn hold(configuration: Option<&str>, args: &HoldArgs) -> CommandResult {
     if !args.consent.given(&plan).await? {
         return Ok(Exit::Fine);
     }
-    // The very one that was looked at, even if another is in force by now.
+    // Exactly the configuration of the plan, even if another one is active by now.
     let looked_at = &foreseen["configuration"];
     let by = args.by.clone().unwrap_or_else(user_and_host);
     let question = json!({
@@ -109,7 +112,7 @@ pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
     done(&client.post("/api/release", &[], &json!({})).await?.value, &args.show)
 }
 
-/// What is held from now on.
+/// Prints the new state.
 fn done(state: &Value, show: &Show) -> CommandResult {
     output::print(&match show.output {
         Format::Json => format!("{state:#}\n"),
@@ -125,7 +128,7 @@ fn done(state: &Value, show: &Show) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// What is held, in a line or two; `None` where nothing is.
+/// Describes the held configuration in a line or two. Returns `None` if none is held.
 pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     let held = &state["held"];
     if held.is_null() {
@@ -164,13 +167,13 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     ))
 }
 
-/// Why other replicas may hold something else.
+/// Returns the reason why other replicas may hold a different configuration.
 pub(super) fn not_shared(of: &Value) -> Option<String> {
     let is = of["replicas"]["state"] == "thisOne";
     is.then(|| text(&of["replicas"]["fact"]))
 }
 
-/// The first digits of a configuration's name.
+/// Returns the first digits of a configuration's name.
 pub(super) fn digits(id: &Value) -> String {
     text(id).chars().take(DIGITS_SHOWN).collect()
 }
@@ -194,7 +197,7 @@ fn plan(foreseen: &Value, look: &OutputStyle) -> String {
     )
 }
 
-/// What would be otherwise, and for whom.
+/// Describes the changes and the affected proxies.
 fn changes(foreseen: &Value, look: &OutputStyle) -> String {
     let mut out = String::new();
     for (field, name) in [("meshConfig", "the mesh config"), ("meshNetworks", "the mesh networks")]
@@ -222,7 +225,7 @@ fn changes(foreseen: &Value, look: &OutputStyle) -> String {
     out + &diff::render(&of_proxies, false, look)
 }
 
-/// `alice@bastion`, as far as the system says.
+/// Returns `alice@bastion`, as far as the system provides it.
 pub(super) fn user_and_host() -> String {
     let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -238,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_told_in_a_line() {
+    fn held_configuration_is_described_in_one_line() {
         let mut state = json!({ "held": null });
         assert_eq!(line(&state, &LOOK), None);
         state["held"] = json!({
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_what_is_held_and_for_whom_it_matters() {
+    fn plan_describes_the_held_configuration_and_its_effects() {
         let foreseen = json!({
             "configuration": "aaaaaaaaaaaaaaaa", "inForce": "bbbbbbbbbbbbbbbb", "withAccess": false,
             "objects": [{ "kind": "VirtualService", "namespace": "shop", "name": "web", "action": "changed" }],

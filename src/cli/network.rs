@@ -1,4 +1,4 @@
-//! `strait network`: the networks, and the gateways by which each is entered.
+//! `strait network`: the networks and their gateways.
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -10,20 +10,20 @@ use super::output::{
     self, Cell, Column, Format, OutputStyle, Render, Show, TableLayout, items, text,
 };
 
-/// Networks and their gateways.
+/// Show networks and their gateways.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetworkCommand {
     /// List networks
     List(ListArgs),
     /// Show one network and its gateways
     Get(NetworkGetArgs),
-    /// Say which network a cluster is in, and which Service leads into it
+    /// Assign a cluster to a network, and mark the Service that is its gateway
     Join(JoinArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct NetworkGetArgs {
-    /// The network's name; '' for the one without a name
+    /// Name of the network; '' for the network without a name
     name: String,
     #[command(flatten)]
     one: GetOne,
@@ -34,7 +34,8 @@ pub(crate) const NETWORKS: ListedKind = ListedKind {
     path: "/debug/networks",
     does: "is known",
     next: "strait network list",
-    // The one without a name is called as it is shown, too: no label can have that value.
+    // The network without a name is also found by its displayed name `<none>`, which no label can
+    // have as its value.
     find: |rows, name| {
         let name = if name == "<none>" { "" } else { name };
         Ok(rows.iter().find(|row| row["network"] == name))
@@ -125,17 +126,17 @@ fn gateways(row: &Value) -> Cell {
     }
 }
 
-/// Whether it was asked (`--probe-gateways`) and does not answer.
+/// Returns whether the gateway was probed (`--probe-gateways`) and does not respond.
 fn is_dead(gateway: &Value) -> bool {
     gateway["dead"] == true
 }
 
-/// Whether other networks get in.
+/// Returns whether other networks can reach this network.
 fn can_be_entered(row: &Value) -> bool {
     items(&row["gateways"]).iter().any(|gateway| !is_dead(gateway))
 }
 
-/// `address:port` of a gateway.
+/// Returns `address:port` of a gateway.
 pub(super) fn socket(gateway: &Value) -> String {
     let (address, port) = (text(&gateway["address"]), text(&gateway["port"]));
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }

@@ -1,4 +1,4 @@
-//! `strait policy`: a policy file read as the control plane reads it, and asked what it would allow.
+//! `strait policy`: reads a policy file like the control plane, and shows what it would allow.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -14,25 +14,26 @@ use strait_base::codes;
 use strait_model::policy::{DefaultVisibility, Policy, PolicyRefusal};
 use strait_model::{ClusterId, NetworkId};
 
-/// Policy files.
+/// Check and test policies.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// Say whether a policy file can be used, and what it prefers
+    /// Check whether a policy file is valid, and list the clusters and preferences that it names
     Check {
-        /// The file, as for 'strait serve --policy'
+        /// Policy file, as for 'strait serve --policy'
         file: PathBuf,
     },
-    /// Say what a policy file would refuse: of a cluster's claim, or of the mesh that runs
+    /// Show what a policy file would refuse: a claim of a cluster, or anything in the running mesh
     Test(TestArgs),
-    /// Say what becomes of an access policy, and which proxies have not acknowledged it yet
+    /// Show the state of an access policy, and the proxies that have not acknowledged it yet
     Status(PolicyStatusArgs),
-    /// Say which requests of access logs would be denied, or allowed, by access policies that are not in force yet
+    /// Show which logged requests would be denied or allowed by access policies before they are
+    /// applied
     Simulate(Box<simulate::SimulateArgs>),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PolicyStatusArgs {
-    /// NAMESPACE/NAME, or NAME of any namespace
+    /// NAMESPACE/NAME, or NAME in any namespace
     name: String,
     #[command(flatten)]
     ask: QueryArgs,
@@ -40,28 +41,28 @@ pub(crate) struct PolicyStatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// The file, as for 'strait serve --policy'
+    /// Policy file, as for 'strait serve --policy'
     file: PathBuf,
-    /// May this cluster ... [default: ask for everything in the mesh that runs]
+    /// Cluster whose claims are tested [default: test everything in the running mesh]
     #[arg(long, value_name = "ID")]
     cluster: Option<String>,
-    /// ... export this host name
+    /// Test whether the cluster may export this host name
     #[arg(long, value_name = "HOST", requires = "cluster")]
     host: Option<String>,
-    /// ... claim this network
+    /// Test whether the cluster may claim this network
     #[arg(long, value_name = "NET", requires = "cluster")]
     network: Option<String>,
-    /// ... name this trust domain in its own mesh ConfigMap
+    /// Test whether the cluster may name this trust domain in its own mesh ConfigMap
     #[arg(long, value_name = "TD", requires = "cluster")]
     trust_domain: Option<String>,
-    /// ... use this address
+    /// Test whether the cluster may use this address
     #[arg(long, value_name = "A", requires = "cluster")]
     address: Option<IpAddr>,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// What a policy would refuse.
+/// Table of refusals.
 const REFUSALS: TableLayout = TableLayout {
     kind: "refusal",
     name: |row| format!("{}/{}", text(&row["cluster"]), text(&row["what"])),
@@ -74,7 +75,7 @@ const REFUSALS: TableLayout = TableLayout {
     ],
 };
 
-/// Runs `strait policy`. Exit code 2: something is refused.
+/// Runs `strait policy`. Exit code 2 means that something is refused.
 pub(crate) async fn run(command: &PolicyCommand) -> CommandResult {
     match command {
         PolicyCommand::Check { file } => {
@@ -138,7 +139,8 @@ async fn test(args: &TestArgs) -> CommandResult {
     Ok(exit)
 }
 
-/// Refuses a cluster that neither the policy names nor the mesh has: an answer about it would mean nothing.
+/// Rejects a cluster that is neither in the policy nor in the mesh, because a result for it would
+/// be meaningless.
 async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), CommandFailure> {
     if policy.clusters_named().iter().any(|(named, _)| named.as_str() == cluster) {
         return Ok(());
@@ -156,7 +158,7 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
     }
 }
 
-/// An object that would apply to its own namespace only.
+/// Returns a row for an object that would apply to its own namespace only.
 fn narrowed(object: &Value) -> Value {
     let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&object[part]));
     json!({
@@ -171,7 +173,7 @@ fn line(cluster: &str, what: String, code: &codes::Code, refused: &PolicyRefusal
     json!({ "cluster": cluster, "what": what, "code": code.id, "rule": rule, "fact": fact })
 }
 
-/// What is refused of the claims on the command line.
+/// Returns the refused claims of the command line.
 fn claims(
     policy: &Policy,
     cluster: &ClusterId,
@@ -209,7 +211,7 @@ fn claims(
     Ok(found)
 }
 
-/// What is refused of a service's endpoints, as the admin API shows them.
+/// Returns the refused endpoints of a service, from the rows of the admin API.
 fn refused(policy: &Policy, service: &Value, endpoints: &Value) -> Vec<Value> {
     let host = service["hostname"].as_str().unwrap_or_default();
     let namespace = service["namespace"].as_str().unwrap_or_default();
@@ -241,7 +243,8 @@ fn refused(policy: &Policy, service: &Value, endpoints: &Value) -> Vec<Value> {
     found
 }
 
-/// Exit code 2: not all of it is in force, or not everywhere yet.
+/// Shows the state of an access policy. Exit code 2 means that it is not fully active on all
+/// proxies.
 async fn status(args: &PolicyStatusArgs) -> CommandResult {
     let (namespace, name) = match args.name.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -261,7 +264,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
             |row: &&Value| ["kind", "namespace", "name"].iter().all(|one| row[one] == state[one]);
         let mut both = state.clone();
         if let Some(found) = items(&reach.value).iter().find(is_it) {
-            // Of one moment, both.
+            // State and acknowledgements from the same moment.
             for field in ["proxies", "acknowledged", "connected", "transition", "told", "rows"] {
                 both[field] = found[field].clone();
             }
@@ -336,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_that_a_policy_would_narrow_are_listed() {
+    fn objects_that_would_apply_to_one_namespace_only_are_listed() {
         let row = narrowed(&json!({ "kind": "DestinationRule", "namespace": "shop", "name": "a" }));
         assert_eq!(
             (&row["what"], &row["code"]),
@@ -347,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_policy_would_refuse_of_a_mesh_is_listed_once_each() {
+    fn refusals_of_a_mesh_are_listed_once() {
         let policy = Policy::parse(
             "apiVersion: strait.dev/v1
 kind: Policy

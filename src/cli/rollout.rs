@@ -1,4 +1,5 @@
-//! `strait history rollout`: what change is being let out to a share of proxies, how far it is, and its end at once.
+//! `strait history rollout`: shows the change that is being rolled out gradually, and ends the
+//! rollout on request.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,16 +12,16 @@ use super::output::{self, Format, OutputStyle, Show, age, clean, items, text};
 
 #[derive(Debug, Args)]
 pub(crate) struct RolloutArgs {
-    /// Give it to all proxies now
+    /// Roll the change out to all proxies now
     #[arg(long, conflicts_with = "abort")]
     promote: bool,
-    /// Give it to nobody, and hold what counts for the others
+    /// Withdraw the change from all proxies, and hold the previous configuration
     #[arg(long)]
     abort: bool,
-    /// Why, for those who wonder why their change has no effect
+    /// Reason, for users whose changes have no effect meanwhile
     #[arg(long, value_name = "TEXT", default_value = "", requires = "abort")]
     reason: String,
-    /// Who ends it [default: the user and the host of this command]
+    /// Name of the person who ends it [default: user and host of this command]
     #[arg(long, value_name = "NAME", requires = "abort")]
     by: Option<String>,
     #[command(flatten)]
@@ -82,7 +83,7 @@ fn shown(state: &Value, show: &Show, look: &OutputStyle) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// What is let out, in some lines.
+/// Describes the state of the rollout in some lines.
 fn lines(state: &Value, look: &OutputStyle) -> String {
     let mut out = line(state, look).unwrap_or_else(|| "Nothing is being let out.\n".to_owned());
     for row in items(&state["running"]["refusals"]) {
@@ -103,7 +104,7 @@ fn lines(state: &Value, look: &OutputStyle) -> String {
     out
 }
 
-/// What is being let out, in a line; `None` where nothing is.
+/// Describes a running rollout in one line. Returns `None` if none is running.
 pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     let running = &state["running"];
     if running.is_null() {
@@ -130,7 +131,7 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     ))
 }
 
-/// How changes are let out; `None` for to all at once.
+/// Describes the steps of rollouts. Returns `None` if changes go to all proxies at once.
 fn plan(plan: &Value) -> Option<String> {
     let steps = items(&plan["steps"]).iter().map(|step| format!("{}%", text(step)));
     let steps: Vec<_> = steps.collect();
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_let_out_is_told_in_a_line() {
+    fn running_rollout_is_described_in_one_line() {
         let mut state = json!({ "running": null, "plan": null, "stopped": null });
         assert_eq!(line(&state, &LOOK), None);
         let nothing = "Nothing is being let out.\nThe policy has no rollout: changes are given to all proxies at once.\n";

@@ -1,4 +1,4 @@
-//! `strait scope`: the Sidecar that the calls of a namespace need.
+//! `strait scope`: computes the Sidecar object that the calls of a namespace need.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,39 +15,41 @@ use super::list::QueryArgs;
 use super::output::{self, Format, clean, items, text};
 use strait_xds::names::OutboundName;
 
-/// How many different names are taken of each kind; more are not those of services.
+/// Maximum number of different names of each kind. Further names are not names of services.
 const NAMES_MAX: usize = 20_000;
-/// How many names that nothing is called by are told.
+/// Maximum number of listed names that match no service.
 const UNKNOWN_MAX: usize = 20;
 
-/// What the proxies of a namespace have to be given.
+/// Compute the Sidecar object that the proxies of a namespace need.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScopeCommand {
-    /// Write the Sidecar that calls in access logs need, and say what it would save
+    /// Write a Sidecar object for the calls in access logs, and show how much it would save
     ///
-    /// The Sidecar goes to standard output, for 'kubectl apply -f -' or 'strait diff -f -'; what it would save, and what to
-    /// look at before, to standard error. Logs are the only source: sidecars ask for everything, whether they call it or not.
+    /// The Sidecar is written to standard output, for 'kubectl apply -f -' or 'strait diff -f -'.
+    /// The savings, and points to check first, are written to standard error. Logs are the only
+    /// source, because sidecars subscribe to everything, whether they call it or not.
     Suggest(SuggestArgs),
 }
 
-/// Of which namespace, and from what.
+/// Namespace and logs for the suggestion.
 #[derive(Debug, Args)]
 pub(crate) struct SuggestArgs {
-    /// The namespace
+    /// Namespace of the proxies
     namespace: String,
-    /// Access logs of its proxies, in Istio's default format as text or JSON, or Envoy's; '-' for standard input
+    /// Access logs of its proxies, in Istio's default format as text or JSON, or Envoy's; '-' for
+    /// standard input
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
     from_log: Vec<PathBuf>,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// What proxies were seen to call.
+/// Calls of proxies in the logs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SeenCalls {
-    /// Calls that leave a proxy.
+    /// Number of outbound calls.
     outbound: u64,
-    /// Calls that come in at one.
+    /// Number of inbound calls.
     inbound: u64,
     hosts: BTreeSet<String>,
     names: BTreeSet<String>,
@@ -78,7 +80,7 @@ impl SeenCalls {
     }
 }
 
-/// A name without the port behind it.
+/// Returns a name without its port.
 fn without_port(name: &str) -> &str {
     match name.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() && !host.ends_with(':') => host,
@@ -133,7 +135,7 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
     Ok(Exit::Fine)
 }
 
-/// Of what it was made.
+/// Returns the comment that describes the source of the Sidecar.
 fn from_what(seen: &SeenCalls, coverage: &LogCoverage) -> String {
     let span = match coverage.span {
         Some((from, to)) => format!(" between {from:.0} and {to:.0}"),
@@ -142,7 +144,7 @@ fn from_what(seen: &SeenCalls, coverage: &LogCoverage) -> String {
     format!("strait scope suggest: what {} needed{span}", counted(seen.outbound, "call"))
 }
 
-/// What it would save, and what to look at before it is applied.
+/// Returns the savings, and points to check before the Sidecar is applied.
 fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String> {
     let mut notes = vec![saved(items(&answer["proxies"]), namespace)];
     notes.push(match coverage.span {
@@ -183,7 +185,7 @@ fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String>
     notes
 }
 
-/// What it would save, for a proxy on the average.
+/// Returns the average savings per proxy.
 fn saved(groups: &[Value], namespace: &str) -> String {
     let sum = |field: &str, when: &str| -> u64 {
         let of = |group: &Value| {
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_leave_are_told_from_those_that_come_in() {
+    fn outbound_and_inbound_calls_are_distinguished() {
         let mut seen = SeenCalls::default();
         for (cluster, authority) in [
             ("outbound|80|v1|web.shop.svc.cluster.local", "Web:80"),
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_saves_and_what_to_look_at_is_told() {
+    fn notes_contain_the_savings_and_points_to_check() {
         let group = |count: usize, before: u64, after: u64| {
             json!({
                 "proxies": vec![json!({}); count],

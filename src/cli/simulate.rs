@@ -1,4 +1,4 @@
-//! `strait policy simulate`: what requests of the past would come to under policies that are not in force yet.
+//! `strait policy simulate`: decides logged requests again with policies that are not active yet.
 
 mod compare;
 mod log;
@@ -21,7 +21,7 @@ use strait_model::ISTIO_SECURITY;
 use strait_rules::access::PolicyErrors;
 use strait_sources::store::files::read_manifests;
 
-/// How many changes are shown to people.
+/// Maximum number of changes that are shown to people.
 const SHOWN: usize = 50;
 
 /// `strait policy simulate`.
@@ -33,26 +33,29 @@ Who called is downstream_peer_uri_san (add it to the JSON format, or as the last
 Lines that lack something are left out, counted, and named."
 )]
 pub(crate) struct SimulateArgs {
-    /// The new policies, which replace those of the same names; '-' for standard input
+    /// Files with the new policies, which replace policies of the same names; '-' for standard
+    /// input
     #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1.., required = true)]
     files: Vec<PathBuf>,
     /// Access logs of proxies; '-' for standard input
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
     from_log: Vec<PathBuf>,
-    /// Take the policies in force, and the pods, from these files and directories, without a control plane
+    /// Read the active policies and the pods from these files and directories, without a control
+    /// plane
     #[arg(long, value_name = "FILE", num_args = 1..)]
     mesh: Vec<PathBuf>,
-    /// With --mesh: the system namespace
+    /// With --mesh: system namespace
     #[arg(long, value_name = "NS", default_value = "strait-system")]
     system_namespace: String,
-    /// The namespace of new policies that name none
+    /// Namespace of new policies that name none
     #[arg(long, short, value_name = "NS", default_value = "default")]
     namespace: String,
     #[command(flatten)]
     ask: QueryArgs,
 }
 
-/// Runs `strait policy simulate`. Exit code 2: something would be denied that was not.
+/// Runs `strait policy simulate`. Exit code 2 means that a request would be denied that was
+/// allowed.
 pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
     let new = new_policies(args)?;
     let snapshot = snapshot(args).await?;
@@ -79,7 +82,7 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
         _ => output::print(&render(&found))?,
     }
     if found.lines > 0 && found.compared == 0 {
-        // Whoever asks this in a script must not take it for a yes.
+        // A script must not interpret this result as success.
         let text = format!(
             "none of {} lines could be compared: nothing is known of what would be denied",
             found.lines
@@ -117,7 +120,7 @@ async fn snapshot(args: &SimulateArgs) -> Result<AccessSnapshot, CommandFailure>
     Ok(AccessSnapshot::of(&mesh.context, &mesh.reports.objects, PolicyErrors::default()))
 }
 
-/// Has every call of a file decided.
+/// Decides every call of a log file.
 fn read_log(file: &Path, trial: &mut PolicyTrial<'_>) -> Result<(), CommandFailure> {
     let wrong = |error: std::io::Error| {
         CommandFailure::usage(format!("{} can't be read: {error}", file.display()))
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_providers_would_be_asked_about_is_no_nothing() {
+    fn requests_for_new_providers_count_as_a_difference() {
         let quiet = Simulation { lines: 9, compared: 9, ..Simulation::default() };
         assert!(render(&quiet).starts_with("Nothing would be decided otherwise.\n9 lines"));
         let asked = Simulation { newly_asked: 7, ..quiet };

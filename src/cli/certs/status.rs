@@ -1,5 +1,5 @@
-//! `strait certs status`: how the roots of a running control plane's CA fare, and what is next where one takes the
-//! place of another.
+//! `strait certs status`: the root certificates of a running control plane's CA, and the next step
+//! of a rotation.
 
 use serde_json::Value;
 
@@ -74,7 +74,8 @@ pub(crate) async fn run(ask: &QueryArgs) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// The first digits: enough to tell roots apart, and to find one in the files.
+/// Returns the first 12 digits of a fingerprint: enough to distinguish roots and to find one in the
+/// files.
 fn short(fingerprint: &Value) -> String {
     text(fingerprint).chars().take(12).collect()
 }
@@ -100,7 +101,8 @@ fn last_certificate(row: &Value, look: &OutputStyle) -> Cell {
     }
 }
 
-/// What is under the table: who lacks what, the phase, what is next, and what is wrong.
+/// Returns the text below the table: which clients lack which root, the phase, the next step, and
+/// the problems.
 fn lines(answer: &Value) -> String {
     let rotation = &answer["rotation"];
     let mut out = String::new();
@@ -134,7 +136,7 @@ mod tests {
     use crate::cli::output::Show;
 
     #[test]
-    fn what_is_missing_and_what_is_next_stand_under_the_roots() {
+    fn missing_roots_and_next_step_follow_the_table() {
         let digits = |digit: &str| digit.repeat(64);
         let answer = json!({
             "problem": { "code": "STR0550", "message": "the root b may not sign yet", "since": "2026-01-01T00:00:00Z" },

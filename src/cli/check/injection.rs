@@ -1,7 +1,9 @@
-//! What becomes of new pods while the webhook doesn't answer, and whether API servers know it when it does.
+//! Findings about the injection webhook: how API servers treat new pods while it is unreachable,
+//! and whether they trust its certificate.
 //!
-//! Asks the config cluster, and each member by the credential in its Secret: `strait cluster add --inject` gives it the right
-//! to read that one object. Where there is none, or no right, there is nothing to say.
+//! It queries the config cluster, and each member with the credential in its Secret. `strait
+//! cluster add --inject` grants that credential the right to read this one object. Without the
+//! object or the right, there is no finding.
 
 use std::collections::BTreeSet;
 
@@ -20,16 +22,17 @@ use strait_base::codes;
 use strait_kube_client::Loopback;
 use strait_sources::clusters::kubeconfig;
 
-/// What the API server of a cluster is told of the webhook.
+/// The webhook configuration of one cluster's API server.
 pub(super) struct WebhookReport {
     cluster: String,
     configuration: Value,
 }
 
-/// What all API servers are told, and the roots by which they should know the webhook.
+/// Returns the webhook configurations of all clusters, and the published root certificates of the
+/// webhook.
 ///
 /// # Errors
-/// The Secrets, or the roots, can't be read.
+/// If the Secrets or the root certificates cannot be read.
 pub(super) async fn gather(
     hub: &ClusterApi,
     namespace: &str,
@@ -51,7 +54,7 @@ pub(super) async fn gather(
     Ok((found, roots))
 }
 
-/// What there is to say of each.
+/// Returns the findings about each cluster.
 pub(super) fn findings(found: &[WebhookReport], roots: Option<&str>) -> Vec<Value> {
     let roots = roots.map(|pem| certificates(pem.as_bytes()));
     let mut rows = Vec::new();
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_what_becomes_of_pods_and_who_could_not_ask() {
+    fn fate_of_pods_and_untrusted_webhooks_are_reported() {
         let told = |cluster: &str, policy: &str, bundle: &str| WebhookReport {
             cluster: cluster.to_owned(),
             configuration: json!({ "webhooks": [{

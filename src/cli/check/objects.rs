@@ -1,5 +1,5 @@
-//! What of the mesh's objects `strait check` tells: what `/debug/config` says of each, and which proxies lack a patch that
-//! access policies need.
+//! Findings of `strait check` about configuration objects: the reasons of `/debug/config`, and
+//! proxies that lack a patch that access policies need.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::cli::output::{items, text};
 use crate::cli::proxy;
 use strait_base::codes::{self, Code};
 
-/// The category.
+/// Name of the category.
 pub(super) const CATEGORY: &str = "config";
-/// Of how many proxies of one version the names are told.
+/// Maximum number of listed proxies per Envoy version.
 const NAMED_MAX: usize = 3;
 /// The codes of reasons that are problems: access is not restricted as it seems to be, a policy cannot have the effect that it
 /// states, an object with an error keeps its last valid version or loses a part, or objects are withheld from proxies. Other
@@ -40,12 +40,14 @@ const PROBLEMS: [&Code; 21] = [
     &codes::FOREIGN_BYTES,
     &codes::ROUTES_SURPLUS,
 ];
-/// A problem if a part of the object is lost by it: TLS that cannot be made leaves no way.
+/// Reasons that are problems if the object loses a part: TLS that cannot be configured leaves no
+/// connection.
 const LOSES_SECURITY: [&Code; 1] = [&codes::TRAFFIC_TLS];
-/// What only says that another reason has no worse consequence.
+/// Reasons that only state that the last valid version stays active.
 const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];
 
-/// What there is to say of objects. What the sources of the objects have told already is not said again.
+/// Returns the findings about objects, except for those that the warnings of the sources already
+/// contain.
 pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
     let told = items(sources).iter().flat_map(|source| items(&source["warnings"]));
     let told: Vec<&str> = told.filter_map(Value::as_str).collect();
@@ -81,7 +83,7 @@ pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
     found
 }
 
-/// How many objects there are, and how many of them are in force.
+/// Returns the number of objects, and how many of them are active.
 pub(super) fn looked(states: &Value) -> String {
     let all = items(states);
     let in_force = all.iter().filter(|state| state["state"] == "inForce").count();
@@ -91,7 +93,7 @@ pub(super) fn looked(states: &Value) -> String {
     }
 }
 
-/// The proxies that lack a patch, by patch and version.
+/// Returns the proxies that lack a patch, grouped by patch and version.
 pub(super) fn unpatched(proxies: &Value) -> Vec<Value> {
     let mut lacking = BTreeMap::<(&str, String), Vec<String>>::new();
     for row in items(proxies) {
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_and_what_restricts_otherwise_are_problems() {
+    fn refused_objects_and_ineffective_restrictions_are_problems() {
         for (one, expected) in [
             (state("VirtualService", "inForce", &[]), vec![]),
             (
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_without_a_patch_are_named_by_their_version() {
+    fn proxies_without_a_patch_are_grouped_by_version() {
         let proxy = |name: &str, version: &str, patches: Value| {
             let id = format!("sidecar~10.0.0.1~{name}.shop~shop.svc");
             json!({ "id": id, "version": version, "missingPatches": patches })

@@ -1,4 +1,4 @@
-//! What `strait check` recommends for meshes with several tenants.
+//! Recommendation of `strait check` for meshes with several tenants.
 
 use std::collections::BTreeSet;
 

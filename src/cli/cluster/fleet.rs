@@ -1,7 +1,8 @@
-//! `strait cluster add --from FILE`: many clusters at once, with a row for each of what became of it.
+//! `strait cluster add --from FILE`: adds many clusters at once and prints a result row for each.
 //!
-//! All are looked at before anything is asked or made. One that can't be added keeps nothing from the others, and the same
-//! file can be given again: those that are members already stay as they are.
+//! All clusters are checked before confirmation is requested and anything is created. A cluster
+//! that cannot be added does not affect the others. The same file can be used again: existing
+//! members stay unchanged.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,10 +15,10 @@ use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, Cell, OutputStyle};
 use strait_base::codes;
 
-/// What a file may take, in bytes.
+/// Maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A cluster of the file: what differs from the command line.
+/// One cluster of the file: values that differ from the command line.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FleetEntry {
@@ -32,13 +33,13 @@ struct FleetEntry {
     istio_service: Option<String>,
 }
 
-/// What became of a cluster.
+/// Result for one cluster.
 enum FleetResult {
-    /// It can be added.
+    /// The cluster can be added.
     Ready,
-    /// It is a member already.
+    /// The cluster is already a member.
     Member,
-    /// It was added; whether the control plane could follow.
+    /// The cluster was added. The exit code states whether the control plane has synced it.
     Added(Exit),
     Failed(CommandFailure),
 }
@@ -89,7 +90,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     if ready == 0 {
         output::say(format_args!("{plan}"));
     }
-    // All are made before any is waited for: they are read at the same time.
+    // All clusters are added before waiting for any, so that they sync in parallel.
     for row in &mut rows {
         let Some(joining) = &row.joining else { continue };
         row.result = match joining.carry_out().await {
@@ -154,7 +155,7 @@ fn table(rows: &[FleetRow<'_>]) -> String {
     )
 }
 
-/// The command lines that the entries of a file stand for.
+/// Reads the file. Returns the flags of `strait cluster add` for each entry.
 fn read(file: &Path, args: &AddArgs) -> Result<Vec<AddArgs>, CommandFailure> {
     let usage = |fact: String| {
         CommandFailure::usage(format!("--from {}: {fact}; nothing was changed", file.display()))

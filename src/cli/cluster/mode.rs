@@ -1,4 +1,5 @@
-//! `strait cluster drain`, `pause` and `resume`: what an operator asks for a member, as its Secret's annotation.
+//! `strait cluster drain`, `pause` and `resume`: set the mode of a member as an annotation of its
+//! Secret.
 
 use clap::Args;
 use serde_json::json;
@@ -10,10 +11,10 @@ use super::{ClusterChange, done};
 use crate::cli::failure::{CommandResult, Exit};
 use strait_sources::clusters::secret::MODE_ANNOTATION;
 
-/// What `drain`, `pause` and `resume` take.
+/// Flags of `drain`, `pause` and `resume`.
 #[derive(Debug, Args)]
 pub(crate) struct ModeArgs {
-    /// The cluster's ID
+    /// ID of the cluster
     name: String,
     #[command(flatten)]
     change: ClusterChange,
@@ -21,13 +22,14 @@ pub(crate) struct ModeArgs {
     wait: Wait,
 }
 
-/// Asks for `mode`: `drain`, `pause`, or neither.
+/// Sets the mode to `drain`, `pause`, or neither.
 pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandResult {
     let id = cluster_id(&args.name)?;
     args.wait.check()?;
     let hub = args.change.hub.open().await?;
     let secrets = hub.member_secrets(&args.change.hub.namespace).await?;
-    // Of several the oldest holds it; one that is on standby says nothing of the cluster.
+    // The oldest of several Secrets with the ID is active; a Secret on standby does not affect the
+    // cluster.
     let secret = secrets
         .iter()
         .find(|secret| holds(secret, id.as_str()))

@@ -1,7 +1,8 @@
-//! What adding a cluster would change, shown before it is done: by `strait cluster add`, with `--dry-run` and without.
+//! Preview of the effects of adding a cluster, which `strait cluster add` prints with and without
+//! `--dry-run`.
 //!
-//! Compares what the cluster has with what the control plane says of the mesh. Reads with the operator's
-//! own credential and changes nothing.
+//! It compares the objects of the cluster with the mesh as the control plane reports it. It reads
+//! with the operator's own credential and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,32 +15,33 @@ use crate::cli::client::{AdminClient, Connect};
 use crate::cli::output::{items, text};
 use strait_model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, Protocol, gateway_port};
 
-/// How many names of a list are printed.
+/// Maximum number of printed names in a list.
 const NAMES_SHOWN: usize = 8;
-/// How many addresses the control plane is asked about at once.
+/// Number of addresses in one request to the control plane.
 const ADDRESSES_ASKED: usize = 200;
 
-/// What both sides say.
+/// Facts about the cluster to be added and about the mesh.
 #[derive(Debug, Default)]
 struct PreviewFacts {
-    /// Of the cluster to be added.
+    /// Services of the cluster to be added.
     services: Value,
     slices: Value,
     nodes: Value,
-    /// The network it would be in, where anything says so.
+    /// Network of the cluster, if a flag or label names one.
     network: Option<String>,
-    /// The system namespace.
+    /// Name of the system namespace.
     namespace: String,
-    /// Of the mesh; none where the control plane can't be asked.
+    /// Services of the mesh; `None` if the control plane can't be queried.
     merged: Option<Value>,
     networks: Value,
-    /// Where pods of members are in the network.
+    /// Members with pods in the same network: their addresses and ranges.
     addresses: Vec<Value>,
-    /// The roots that workloads trust, there and in the config cluster.
+    /// Root certificates that workloads trust, in the new cluster and in the config cluster.
     roots: (Option<String>, Option<String>),
 }
 
-/// The lines to print. What can't be read is reported, and keeps nothing else from being shown.
+/// Returns the lines of the preview. Facts that cannot be read are reported, and the others are
+/// still shown.
 pub(super) async fn preview(
     remote: &ClusterApi,
     hub: &ClusterApi,
@@ -77,7 +79,8 @@ pub(super) async fn preview(
         let network = facts.network.clone().unwrap_or_default();
         let mut addresses = Vec::new();
         let pods: Vec<String> = pod_addresses(&facts).iter().map(ToString::to_string).collect();
-        // Once even where there are none: the answer holds the ranges of others' pods.
+        // One request even without addresses: the response contains the ranges of other clusters'
+        // pods.
         let none: &[String] = &[];
         let chunks = pods.chunks(ADDRESSES_ASKED).chain(pods.is_empty().then_some(none));
         for some in chunks {
@@ -98,7 +101,7 @@ pub(super) async fn preview(
     out
 }
 
-/// What would change, a line each.
+/// Returns the effects, a line each.
 fn changes(facts: &PreviewFacts) -> Vec<String> {
     let mut lines = Vec::new();
     let services: BTreeMap<String, &Value> =
@@ -147,8 +150,8 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
     lines
 }
 
-/// Whether anybody would cross into a network, or out of it: it has gateways, or services beside those that
-/// every cluster has for itself. The config cluster often has neither.
+/// Returns whether traffic may enter or leave a network: it has gateways, or services other than
+/// the ones that every cluster has. The network of the config cluster often has neither.
 fn matters(facts: &PreviewFacts, network: &Value) -> bool {
     let here = |row: &Value| {
         let of_row = items(&row["clusters"]).iter();
@@ -166,7 +169,7 @@ fn matters(facts: &PreviewFacts, network: &Value) -> bool {
             .is_some_and(|merged| items(merged).iter().any(|row| is_shared(row) && here(row)))
 }
 
-/// What there is to say where networks are crossed.
+/// Returns the lines about traffic between networks.
 fn crossing(
     facts: &PreviewFacts,
     services: &BTreeMap<String, &Value>,
@@ -211,7 +214,8 @@ fn name_of(object: &Value) -> String {
     format!("{}.{}", text(&object["metadata"]["name"]), text(&object["metadata"]["namespace"]))
 }
 
-/// What of services that the mesh has as well is otherwise there. The mesh's members are older, so they decide.
+/// Returns the differences between services of the cluster and the same services of the mesh.
+/// Existing members are older, so their definitions win.
 fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)>) -> Vec<String> {
     let (mut more, mut fewer, mut other, mut kinds) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -265,7 +269,7 @@ fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)
     lines.into_iter().flatten().collect()
 }
 
-/// Ports by number, those of datagrams apart: their names and protocols.
+/// Names and protocols of ports, by number and whether the port is UDP.
 type PortTable = BTreeMap<(u64, bool), (String, &'static str)>;
 
 fn own_ports(service: &Value) -> PortTable {
@@ -292,7 +296,7 @@ fn merged_ports(service: &Value) -> PortTable {
     ports.collect()
 }
 
-/// What a Service is, as `resolution` of a merged one says.
+/// Returns the kind of a Service, as in `resolution` of a merged service.
 fn kind_of(service: &Value) -> &'static str {
     let spec = &service["spec"];
     match (spec["type"].as_str(), spec["clusterIP"].as_str()) {
@@ -302,7 +306,7 @@ fn kind_of(service: &Value) -> &'static str {
     }
 }
 
-/// The addresses of its pods that take traffic.
+/// Returns the addresses of the cluster's pods that receive traffic.
 fn pod_addresses(facts: &PreviewFacts) -> BTreeSet<IpAddr> {
     let endpoints =
         items(&facts.slices["items"]).iter().flat_map(|slice| items(&slice["endpoints"]));
@@ -317,7 +321,8 @@ fn parsed<T: std::str::FromStr>(list: &Value) -> impl Iterator<Item = T> {
     items(list).iter().filter_map(|one| one.as_str()?.parse().ok())
 }
 
-/// Whose pods have its pods' addresses in the network where it would be, or are in the ranges of its nodes.
+/// Returns lines about pods of other clusters with the same addresses in the same network, or with
+/// addresses in the ranges of the cluster's nodes.
 fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
     let mut same: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
     let mut ranges: BTreeMap<&str, BTreeSet<IpNet>> = BTreeMap::new();
@@ -359,7 +364,7 @@ fn ready(slice: &Value) -> usize {
     items(&slice["endpoints"]).iter().filter(is_ready).count()
 }
 
-/// The first names of a list, as text.
+/// Returns the first names of a list, as text.
 fn named(names: &[&String]) -> String {
     let first: Vec<&str> = names.iter().take(NAMES_SHOWN).map(|name| name.as_str()).collect();
     match (first.is_empty(), names.len().saturating_sub(NAMES_SHOWN)) {
@@ -411,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn services_conflicts_endpoints_gateways_and_roots_are_told() {
+    fn preview_reports_services_conflicts_addresses_gateways_and_roots() {
         let lines = changes(&facts());
         let told =
             |part: &str| assert!(lines.iter().any(|l| l.contains(part)), "{part}: {lines:#?}");
@@ -435,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_is_there_is_named_and_equal_roots_are_fine() {
+    fn existing_gateway_and_equal_roots_cause_no_warning() {
         let mut gateway = service("gw", 15443);
         gateway["metadata"]["labels"] = json!({ NETWORK_LABEL: "n2" });
         gateway["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "203.0.113.1" }] } });
@@ -451,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_matters_once_it_has_services_that_others_may_want() {
+    fn networks_with_only_system_services_cause_no_warning() {
         let of_hub = |hostname: &str, namespace: &str| json!({ "hostname": hostname, "namespace": namespace, "clusters": ["config"] });
         let mut services = vec![
             of_hub("kubernetes.default.svc.cluster.local", "default"),

@@ -1,4 +1,4 @@
-//! `strait cluster remove`: the Secret goes, and with it the membership.
+//! `strait cluster remove`: deletes the Secret, which ends the membership.
 
 use clap::Args;
 use serde_json::json;
@@ -13,9 +13,10 @@ use strait_model::ClusterId;
 /// `strait cluster remove`.
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
-    /// The cluster's ID
+    /// ID of the cluster
     name: String,
-    /// Also remove the reader from the cluster of this context, for every control plane that uses it
+    /// Also remove the reader from the cluster of this context; this affects every control plane
+    /// that uses it
     #[arg(long, value_name = "CONTEXT")]
     purge: Option<String>,
     #[command(flatten)]
@@ -71,11 +72,11 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         done(&format!("cluster {id} removed from secret {}", full_name(secret)));
     }
     if let Some(remote) = remote {
-        // Else its API server would go on to ask.
+        // Otherwise its API server would keep calling the webhook.
         for manifest in [webhook::named()].iter().chain(webhook::rights().iter().rev()) {
             remote.delete(&path_of(manifest)).await?;
         }
-        // The bindings first: what is left half-way has no rights.
+        // Bindings first: a partially removed reader has no rights.
         let everything = More {
             own_mesh: true,
             own_traffic: true,
@@ -92,7 +93,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         for manifest in beside {
             let path = path_of(&manifest);
             let there = remote.get(&path).await?.unwrap_or_default();
-            // What another has made, or Helm, stays.
+            // Objects that Helm or another program created stay.
             if there["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "strait" {
                 remote.delete(&path).await?;
             }

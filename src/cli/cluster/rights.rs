@@ -1,9 +1,10 @@
-//! The rights of a member's reader, each with what is lost without it: `strait cluster add --rights`.
+//! The rights of a member's reader, with the effect of each missing right: `strait cluster add
+//! --rights`.
 
 use super::manifests::{More, Rbac};
 use crate::cli::output::{self, Cell, OutputStyle};
 
-/// One right.
+/// One right and the effect of its absence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReaderRight {
     verbs: &'static str,
@@ -13,7 +14,8 @@ pub(super) struct ReaderRight {
 
 const READ: &str = "get, list, watch";
 
-/// The rights of a reader of this level, with these extras; with `inject`, the one that goes with the webhook.
+/// Returns the rights of a reader of this level with these extras; with `inject`, also the right to
+/// read the webhook.
 pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> {
     let right = |verbs, objects, lost| ReaderRight { verbs, objects, lost };
     let mut rights = vec![
@@ -128,7 +130,7 @@ fn right_of(
     rights.push(ReaderRight { verbs, objects, lost });
 }
 
-/// As a table.
+/// Renders the rights as a table.
 pub(super) fn table(rights: &[ReaderRight], look: &OutputStyle) -> String {
     let rows =
         rights.iter().map(|right| [right.verbs, right.objects, right.lost].map(Cell::from).into());
@@ -146,7 +148,7 @@ mod tests {
     use crate::cli::output::items;
 
     #[test]
-    fn each_right_that_is_given_is_told_and_no_other() {
+    fn table_lists_exactly_the_granted_rights() {
         let all = More {
             own_mesh: true,
             own_traffic: true,
@@ -175,7 +177,7 @@ mod tests {
             let told: BTreeSet<(String, String)> = rights(rbac, &more, false)
                 .into_iter()
                 .flat_map(|right| {
-                    // What follows the first word names objects of the kind.
+                    // Words after the first one are names of objects of the kind.
                     let kinds =
                         right.objects.split(", ").filter_map(|part| part.split([' ', ',']).next());
                     let kinds = kinds

@@ -1,6 +1,8 @@
-//! `strait cluster rotate`: a new token into the Secret that is there; of one cluster, or of all that need one.
+//! `strait cluster rotate`: writes a new token into the existing Secret, for one cluster or for all
+//! that need one.
 //!
-//! Make before break: the control plane syncs with the new token beside the old, then lets go of the old.
+//! Make before break: the control plane syncs with the new token while it uses the old one, then
+//! drops the old one.
 
 use std::time::Duration;
 
@@ -25,19 +27,19 @@ use strait_sources::clusters::token::Lifetime;
 /// `strait cluster rotate`.
 #[derive(Debug, Args)]
 pub(crate) struct RotateArgs {
-    /// The cluster's ID
+    /// ID of the cluster
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
-    /// Context of that cluster [default: of the same name]
+    /// Context of that cluster [default: the cluster ID]
     #[arg(value_name = "CONTEXT")]
     remote: Option<String>,
-    /// Every cluster whose token has an end, each by the context of its name
+    /// Every cluster whose token expires; the context of each must be named like its cluster ID
     #[arg(long)]
     all: bool,
-    /// Only those whose token ends within D
+    /// Only clusters whose token expires within D
     #[arg(long, value_name = "D")]
     expiring: Option<HumanDuration>,
-    /// How long the token is valid
+    /// Lifetime of the new token
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
     #[command(flatten)]
@@ -46,7 +48,7 @@ pub(crate) struct RotateArgs {
     wait: Wait,
 }
 
-/// A cluster and the Secret that holds its token.
+/// A cluster and the Secret with its token.
 struct RotateTarget<'a> {
     id: ClusterId,
     secret: &'a Value,
@@ -88,7 +90,7 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
             ends.unwrap_or_default()
         );
     }
-    // Before anything is asked: a context that isn't there.
+    // A missing context is reported before the plan is confirmed.
     if one.is_some() {
         context_of(args, &targets[0].id).await?;
     }
@@ -102,7 +104,7 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
             Ok(Exit::Fine) => {}
             outcome if alone => return outcome,
             Ok(_) => failed.push(target.id.as_str()),
-            // One that fails keeps nothing from the others.
+            // A failure does not affect the other clusters.
             Err(failure) => {
                 tell!("{failure}");
                 failed.push(target.id.as_str());
@@ -142,7 +144,8 @@ fn named<'a>(
     Ok(RotateTarget { id: id.clone(), secret, access, expires })
 }
 
-/// Every cluster whose Secret holds a token that ends; of several Secrets with an ID the oldest counts.
+/// Returns every cluster whose Secret contains a token that expires. The oldest of several Secrets
+/// with an ID is used.
 fn with_an_end(secrets: &[Value]) -> Vec<RotateTarget<'_>> {
     let mut found: Vec<RotateTarget<'_>> = Vec::new();
     for secret in secrets {
@@ -175,8 +178,8 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
     let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);
     let credential = ApiCredential::Token(Redacted::new(token));
     let access = Access { credential, ..target.access.clone() };
-    // The Secret's API server may be out of our reach, not out of the control plane's; but if it
-    // answers, it must be the cluster that gave the token.
+    // The Secret's API server may be unreachable from here but reachable for the control plane. If
+    // it responds, it must be the cluster that issued the token.
     let there = remote.with_access(&access)?.uid().await;
     match there {
         Ok(uid) if uid != remote.uid().await? => {
@@ -225,8 +228,8 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
     }
 }
 
-/// A new token. It ends at another second than the one that is there: so the control plane's answer shows which of the
-/// two it uses.
+/// Requests a new token. Its expiry differs from the old one by at least a second, so that the
+/// control plane's response shows which of the two it uses.
 async fn token(
     args: &RotateArgs,
     remote: &ClusterApi,
