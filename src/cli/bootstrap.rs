@@ -147,8 +147,8 @@ pub(crate) fn text(args: &BootstrapArgs) -> Result<String, CommandFailure> {
         return Err(CommandFailure::usage(format!("--sds-dir: {fact}")));
     }
     tell!(
-        "warning: {fact}; so Envoy reads its certificate when it starts, and not again\n\
-         next: name a folder that Envoy can read: --sds-dir DIR"
+        "warning: {fact}; without SDS files, Envoy reads its certificate only at its start\n\
+         next: set --sds-dir to a directory that Envoy can read"
     );
     render(args, None)
 }
@@ -159,7 +159,7 @@ fn sds_files(args: &BootstrapArgs) -> Result<SdsFiles, String> {
     let path = |name: &str| {
         let path = std::path::absolute(folder.join(name)).map_err(|error| error.to_string())?;
         let text = path.to_str().filter(|text| SdsFiles::is_path(text));
-        text.map(Arc::from).ok_or_else(|| format!("{} is no usable path", path.display()))
+        text.map(Arc::from).ok_or_else(|| format!("{} is not a usable path", path.display()))
     };
     Ok(SdsFiles { certificate: path("sds-cert.yaml")?, roots: path("sds-roots.yaml")? })
 }
@@ -202,7 +202,9 @@ pub(crate) fn render(
     match args.output {
         Format::Json => Ok(format!("{bootstrap:#}\n")),
         Format::Yaml => Ok(output::yaml(&bootstrap)),
-        _ => Err(CommandFailure::usage("a bootstrap is printed as -o yaml or -o json")),
+        _ => Err(CommandFailure::usage(
+            "a bootstrap has the output formats yaml and json: set -o yaml or -o json",
+        )),
     }
 }
 
@@ -220,12 +222,15 @@ fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, Comm
         }
     }
     if args.vhds && args.protocol == Wire::Sotw {
-        let fact = "--vhds is of the Delta form: leave --protocol out, or --vhds";
+        let fact = "--vhds requires the Delta protocol: remove --protocol sotw or --vhds";
         return Err(CommandFailure::usage(fact));
     }
     // The last dot of the node ID separates name and namespace.
     if args.namespace.contains('.') {
-        return Err(CommandFailure::usage(format!("--namespace {:?} holds a dot", args.namespace)));
+        return Err(CommandFailure::usage(format!(
+            "--namespace {:?} contains a dot",
+            args.namespace
+        )));
     }
     ClusterId::parse(&args.cluster)
         .map_err(|error| CommandFailure::usage(format!("--cluster {:?}: {error}", args.cluster)))?;

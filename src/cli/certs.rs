@@ -75,7 +75,7 @@ pub enum CertsError {
     #[error("{0}")]
     Usage(String),
     /// The workload's files would replace the files of a CA.
-    #[error("{} holds a CA; name another folder for the workload's files", .0.display())]
+    #[error("{} contains a CA; choose another directory for the workload's files", .0.display())]
     OutIsAuthority(PathBuf),
     /// The report cannot be printed.
     #[error("can't print")]
@@ -124,7 +124,7 @@ fn init(InitArgs { directory, under }: &InitArgs, out: &mut dyn Write) -> Result
     let shown = directory.display();
     writeln!(out, "made a CA in {shown}, valid until {}:", date(not_after))?;
     writeln!(out, "  {}", AuthorityPem::FILES.join(" "))?;
-    writeln!(out, "whoever has ca-key.pem can be any workload: keep it to yourself")?;
+    writeln!(out, "a person with ca-key.pem can impersonate any workload: keep it secret")?;
     writeln!(out, "next: strait serve --ca-dir {shown}")?;
     writeln!(
         out,
@@ -143,7 +143,7 @@ fn init_below(parent: &Path, directory: &Path, out: &mut dyn Write) -> Result<()
     let (shown, parent) = (directory.display(), parent.display());
     writeln!(out, "made a CA in {shown} below that in {parent}, valid until {}:", date(not_after))?;
     writeln!(out, "  {}", AuthorityPem::FILES.join(" "))?;
-    writeln!(out, "whoever has ca-key.pem can be any workload: keep it to yourself")?;
+    writeln!(out, "a person with ca-key.pem can impersonate any workload: keep it secret")?;
     writeln!(out, "next: strait serve --ca-dir {parent} --ca-member-dir MEMBER={shown}")?;
     Ok(())
 }
@@ -156,14 +156,14 @@ fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     let id = SpiffeId::new(&args.trust_domain, &args.namespace, &args.service_account).map_err(
         |error| {
             CertsError::Usage(format!(
-                "--trust-domain {:?}, --namespace {:?} and --service-account {:?} make no identity: {error}",
+                "--trust-domain {:?}, --namespace {:?} and --service-account {:?} are not a valid identity: {error}",
                 args.trust_domain, args.namespace, args.service_account
             ))
         },
     )?;
     if args.ttl.0 > authority::LIFETIME_MAX || args.ttl.0 < Duration::from_secs(1) {
         let most = HumanDuration(authority::LIFETIME_MAX);
-        return Err(CertsError::Usage(format!("--ttl {} is not from 1s to {most}", args.ttl)));
+        return Err(CertsError::Usage(format!("--ttl {} is not between 1s and {most}", args.ttl)));
     }
     let files = AuthorityPem::read(&args.ca_dir)?;
     let authority = Authority::new(&files, &args.ca_dir.display().to_string(), now)?;

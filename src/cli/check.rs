@@ -165,13 +165,15 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     if let Some(strange) = args.categories.iter().find(|one| !is_known(one)) {
         let known = CATEGORIES.join(", ");
         return Err(CommandFailure::usage(format!(
-            "{strange:?} is no category; there are {known}"
+            "{strange:?} is not a category; the categories are {known}"
         )));
     }
     if args.categories.iter().any(|one| one == objects::CATEGORY) {
         let alone = args.categories.len() == 1 && !args.secrets && !args.traffic.traffic;
         if !alone {
-            return Err(CommandFailure::usage("'config' is checked alone"));
+            return Err(CommandFailure::usage(
+                "'config' cannot be combined with other categories or flags",
+            ));
         }
         return config::run(&args.config, &args.hub.namespace, &args.ask).await;
     }
@@ -286,9 +288,9 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
             Some(format!("{networks} with {} gateway addresses in use", all - dead))
         }
         "services" => Some(count(&answers.services, "service")),
-        "mesh" => Some("the mesh config is in force".to_owned())
+        "mesh" => Some("the mesh config is active".to_owned())
             .filter(|_| items(&answers.mesh["problems"]).is_empty()),
-        "policy" => Some("the policy is in force".to_owned())
+        "policy" => Some("the policy is active".to_owned())
             .filter(|_| !answers.policy["problem"].is_string()),
         "config" => Some(objects::looked(&answers.config)),
         "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
@@ -308,7 +310,7 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
     if let Some(denied) = roots["denied"].as_str() {
         let (lack, all) = (count("namespaces") - count("current"), count("namespaces"));
         let fact = format!(
-            "the roots can't be written into its namespaces ({lack} of {all} are not known to have them): {denied}"
+            "the root certificates can't be written into its namespaces ({lack} of {all} are not confirmed to have them): {denied}"
         );
         found.push(note("clusters", &codes::ROOTS_DENIED, object.to_owned(), fact));
     }
@@ -318,7 +320,7 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
             first.push("…".to_owned());
         }
         let fact = format!(
-            "{} of its {} namespaces hold another writer's roots, and not ours ({}); ours are beside them in {}",
+            "{} of its {} namespaces contain root certificates of another writer, and not ours ({}); {} namespaces contain both",
             count("foreign"),
             count("namespaces"),
             first.join(", "),
@@ -332,7 +334,7 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
 /// Returns the finding about a held configuration.
 fn held(hold: &Value) -> Option<Value> {
     if let Some(fact) = hold["lost"].as_str() {
-        let fact = format!("what objects say is in force: {fact}");
+        let fact = format!("the current objects are active: {fact}");
         return Some(problem("mesh", &codes::HOLD_LOST, "configuration".into(), fact));
     }
     if let Some(fact) = hold::not_shared(hold) {
@@ -353,7 +355,7 @@ fn held(hold: &Value) -> Option<Value> {
 /// Returns the finding about a gradual rollout.
 fn let_out(state: &Value) -> Option<Value> {
     if let Some(fact) = state["lost"].as_str() {
-        let fact = format!("all proxies are given what objects say: {fact}");
+        let fact = format!("all proxies receive the current objects: {fact}");
         return Some(problem("mesh", &codes::ROLLOUT_LOST, "configuration".into(), fact));
     }
     let fact = rollout::line(state, &OutputStyle::of_stdout())?;
@@ -397,7 +399,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.extend(of_roots(&row["roots"], &object));
         for claim in items(&row["ignoredClaims"]) {
             let fact = format!(
-                "{} says {}, without effect",
+                "{} claims network {}, which has no effect",
                 text(&claim["claim"]),
                 text(&claim["network"])
             );
@@ -435,14 +437,14 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         // A network without endpoints, such as one with only a config cluster, needs no gateway.
         let is_used = items(&row["clusters"]).iter().any(has_endpoints);
         if gateways.is_empty() && pending.is_empty() && is_used {
-            let fact = "it has no gateway, so other networks can't reach it";
+            let fact = "the network has no gateway, so other networks can't reach it";
             found.push(problem("networks", &codes::NO_GATEWAY, object.clone(), fact));
         }
         let dead: Vec<_> = gateways.iter().filter(|one| one["dead"] == true).collect();
         for gateway in &dead {
             let instead = match dead.len() == gateways.len() {
-                true => "no other of the network does, so all stay in use",
-                false => "proxies are sent the others of the network",
+                true => "no other gateway of the network answers either, so all stay in use",
+                false => "proxies use the other gateways of the network",
             };
             let fact =
                 format!("gateway {} does not answer; {instead}", super::network::socket(gateway));
@@ -457,8 +459,9 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         for conflict in items(&row["conflicts"]) {
             let field = text(&conflict["field"]);
             let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
-            let each = if field == "ports" { " where one differs, and all are served" } else { "" };
-            let fact = format!("{field}: {winner} decides{each}, {losers} say otherwise");
+            let each =
+                if field == "ports" { " for ports that differ; all ports are served" } else { "" };
+            let fact = format!("{field}: {losers} and {winner} differ; {winner} wins{each}");
             let object = format!("service/{}", text(&row["hostname"]));
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
         }
@@ -466,7 +469,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found.extend(of_mesh(&answers.mesh));
     for field in items(&answers.mesh["fieldsWithoutEffect"]) {
         let object = format!("meshConfig/{}", text(field));
-        let fact = "nothing acts on this field";
+        let fact = "this field has no effect";
         found.push(note("mesh", &codes::MESH_FIELD_UNUSED, object, fact));
     }
     for fault in items(&answers.mesh["defaultProvidersWithoutEffect"]) {
@@ -479,7 +482,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
     for row in items(&answers.policy["unknownClusters"]) {
-        let fact = format!("{} names it, and it is no member", text(&row["rule"]));
+        let fact = format!("{} names it, but it is not a member", text(&row["rule"]));
         let object = format!("cluster/{}", text(&row["cluster"]));
         found.push(note("policy", &codes::POLICY_UNKNOWN_CLUSTER, object, fact));
     }
@@ -514,13 +517,13 @@ fn of_process(push: &Value) -> Vec<Value> {
     };
     match number("exhaustedSecondsAgo") {
         Some(ago) if ago < RECENTLY => tell(format!(
-            "of {limit} file descriptors none was free for a connection that came, {ago} s ago"
+            "all {limit} file descriptors were in use when a connection arrived {ago} s ago"
         )),
         _ if number("open") > Some(at_most) => {
             tell(format!("{} of {limit} file descriptors are in use", text(&held["open"])));
         }
         _ if number("neededByMembers") > Some(at_most) => tell(format!(
-            "the members need some {} of {limit} file descriptors, which leaves proxies none",
+            "the members need about {} of {limit} file descriptors, which leaves none for proxies",
             text(&held["neededByMembers"])
         )),
         _ => {}
@@ -608,8 +611,9 @@ fn strays(list: &Value) -> Vec<Value> {
             |bytes: &[u8]| kubeconfig::parse(bytes, None, Loopback::Allowed).is_ok();
         let entries = api::kubeconfigs(secret).into_iter();
         for (key, _) in entries.filter(|(_, bytes)| is_kubeconfig(bytes)) {
-            let fact =
-                format!("its key {key} is a kubeconfig, and it has no label, so it is no member");
+            let fact = format!(
+                "its key {key} is a kubeconfig, but the Secret has no member label, so it is not a member"
+            );
             let object = format!("secret/{}", api::full_name(secret));
             found.push(note("secrets", &codes::SECRET_WITHOUT_LABEL, object, fact));
         }

@@ -22,8 +22,8 @@ const ANSWER_BYTES_MAX: usize = 1 << 30;
 const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 
 /// Next step if the token is missing or not accepted.
-const TOKEN_NEXT: &str = "name its file by --token-file or STRAIT_TOKEN_FILE: admin-token in the state \
-     directory of 'strait serve', or what its --admin-token-file names; where it runs in a cluster the pod has it:\n\
+const TOKEN_NEXT: &str = "set --token-file or STRAIT_TOKEN_FILE to the token's file: admin-token in the state \
+     directory of 'strait serve', or the file of its --admin-token-file. If it runs in a cluster, run the command in its pod:\n\
      kubectl -n strait-system exec deploy/strait -- strait COMMAND";
 
 /// Flags for the address and token of the control plane.
@@ -97,9 +97,9 @@ impl AdminClient {
         });
         if !plain {
             return Err(CommandFailure::usage(format!(
-                "--server {server:?} is not http://HOST:PORT: the admin API speaks plain HTTP on a private address"
+                "--server {server:?} is not http://HOST:PORT: the admin API uses plain HTTP on a private address"
             ))
-            .next("kubectl -n strait-system port-forward deploy/strait 15014\nthe URL of a member's API server is named by --api-server"));
+            .next("kubectl -n strait-system port-forward deploy/strait 15014\nfor the URL of a member's API server, use --api-server"));
         }
         let token = match &connect.at.token_file {
             Some(file) => Some(read_token(file).map_err(|error| {
@@ -170,14 +170,15 @@ impl AdminClient {
                 _,
             ) if said.is_some() => Err(CommandFailure::failed(said.unwrap_or_default())),
             (StatusCode::SERVICE_UNAVAILABLE, _) if said.is_some() => {
-                Err(CommandFailure::new(Exit::Unhealthy, said.unwrap_or_default())
-                    .next("wait for it: curl '".to_owned() + &self.server + "/readyz?verbose'"))
+                Err(CommandFailure::new(Exit::Unhealthy, said.unwrap_or_default()).next(
+                    "wait until it is ready: curl '".to_owned() + &self.server + "/readyz?verbose'",
+                ))
             }
             (status, _) => Err(CommandFailure::failed(format!(
-                "{}{path} answered {status}, which a control plane of ours does not",
+                "{}{path} answered {status}, which is not a response of a Strait control plane",
                 self.server
             ))
-            .next("check --server: it must be the admin address of 'strait serve'")),
+            .next("set --server to the admin address of 'strait serve'")),
         }
     }
 
@@ -201,7 +202,7 @@ impl AdminClient {
         asked.map_err(|_| {
             let text = format!("{} did not answer within {}", self.server, self.timeout);
             CommandFailure::new(Exit::TimedOut, text)
-                .next("try a longer --timeout, or see its logs")
+                .next("set a longer --timeout, or read the logs of the control plane")
         })?
     }
 
@@ -229,7 +230,7 @@ impl AdminClient {
         }
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let request = request.body(Full::new(body)).map_err(|_| {
-            CommandFailure::usage("the token file holds characters that no token has")
+            CommandFailure::usage("the token file contains characters that are invalid in a token")
         })?;
         let response = self.http.request(request).await.map_err(|error| self.away(&error))?;
         let status = response.status();
@@ -240,12 +241,12 @@ impl AdminClient {
 
     fn away(&self, error: &(dyn std::error::Error + 'static)) -> CommandFailure {
         let text = format!(
-            "the control plane at {} can't be reached: {}; proxies keep what they have",
+            "the control plane at {} can't be reached: {}; proxies keep their configuration",
             self.server,
             root_cause(error)
         );
         CommandFailure::new(Exit::Unreachable, text).next(
-            "give its admin address by --server or STRAIT_SERVER; for one that runs in a cluster, either of:\n\
+            "set --server or STRAIT_SERVER to its admin address. If it runs in a cluster, use one of:\n\
              kubectl -n strait-system exec deploy/strait -- strait COMMAND\n\
              kubectl -n strait-system port-forward deploy/strait 15014",
         )
@@ -254,7 +255,7 @@ impl AdminClient {
     fn refused(&self) -> CommandFailure {
         let fact = match self.token {
             Some(_) => "does not accept the token",
-            None => "wants a token, and none was found",
+            None => "requires a token, and none was found",
         };
         let text = format!("the control plane at {} {fact}", self.server);
         CommandFailure::new(Exit::NoRights, text).next(TOKEN_NEXT)

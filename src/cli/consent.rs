@@ -31,7 +31,7 @@ impl Consent {
             return Ok(true);
         }
         if !std::io::stdin().is_terminal() {
-            return Err(CommandFailure::usage("there is no terminal to ask on").next("add --yes"));
+            return Err(CommandFailure::usage("confirmation requires a terminal").next("add --yes"));
         }
         output::say(format_args!("Continue? [Y/n] "));
         // On a separate thread, so that Ctrl-C still works.

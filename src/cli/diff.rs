@@ -69,17 +69,17 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
         tell!("{}", clean(&warning.to_string()));
     }
     if unread.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id)) {
-        let text = "a file can't be read wholly: nothing was asked";
+        let text = "a file contains errors, so no effects were computed";
         return Err(CommandFailure::failed(text).documented(&codes::CONFIG_FILE));
     }
     if !members.is_empty() {
-        tell!("{} objects are those of member clusters (Services, Pods): left out", members.len());
+        tell!("ignoring {} objects of member clusters (Services, Pods)", members.len());
     }
     if others.is_empty() && args.delete.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
-        let text = format!("no object of the mesh's configuration is in {}", files.join(", "));
+        let text = format!("no configuration objects of the mesh in {}", files.join(", "));
         return Err(CommandFailure::usage(text).next(
-            "name files with objects such as VirtualServices, or with --delete KIND/NAMESPACE/NAME those that are to go",
+            "choose files with objects such as VirtualServices, or objects to delete with --delete KIND/NAMESPACE/NAME",
         ));
     }
     let remove = args.delete.iter().map(|name| removed(name)).collect::<Result<Vec<_>, _>>()?;
@@ -148,19 +148,19 @@ pub(super) fn render(answer: &Value, is_long: bool, look: &OutputStyle) -> Strin
         count("unaffected"),
     );
     if items(&answer["objects"]).iter().any(is_left_out) {
-        out += "\nwhat comes of the objects that are left out is not known; without them:";
+        out += "\neffects without the objects that were left out:";
     }
     out += &match (told, untold) {
-        (0, 0) => "\nno proxy is connected that could be sent anything\n".to_owned(),
-        (0, untold) => format!("\nnone of {} would be sent anything\n", proxies(untold)),
+        (0, 0) => "\nno proxy is connected\n".to_owned(),
+        (0, untold) => format!("\nthe configuration of {} would not change\n", proxies(untold)),
         (told, untold) => format!(
-            "\n{} would be sent something, {untold} nothing\n",
+            "\n{} would receive changes, {untold} would not\n",
             proxies(told.try_into().unwrap_or(u64::MAX))
         ),
     };
     if let skipped @ 1.. = count("notLookedAt") {
         out += &format!(
-            "{} were not looked at: that would have taken too long; name one with --proxy\n",
+            "{} were not checked because of the time limit; select one with --proxy\n",
             proxies(skipped)
         );
     }
@@ -303,9 +303,9 @@ a.shop-1@east, b.shop-2@east, c.shop-3@east and 1 more would be sent
     ~ rds 80
         a[b]: <none> -> \"3s\"
 
-what comes of the objects that are left out is not known; without them:
-4 proxies would be sent something, 7 nothing
-2 proxies were not looked at: that would have taken too long; name one with --proxy
+effects without the objects that were left out:
+4 proxies would receive changes, 7 would not
+2 proxies were not checked because of the time limit; select one with --proxy
 ";
         assert_eq!(render(&answer(), false, &LOOK), expected);
         let long = render(&answer(), true, &LOOK);

@@ -120,7 +120,7 @@ async fn one(seq: u64, ask: &QueryArgs) -> CommandResult {
 /// Renders causes, effect and times of a change, and the steps of each proxy.
 fn render(change: &Value, show: &Show, look: &OutputStyle) -> String {
     let published = format!(
-        "begun after {}, published after {}, version {}",
+        "started after {}, published after {}, version {}",
         milliseconds(&change["waitedMs"]),
         milliseconds(&change["publishedMs"]),
         text(&change["version"])
@@ -154,7 +154,7 @@ fn render(change: &Value, show: &Show, look: &OutputStyle) -> String {
     let told = change["proxies"].as_u64().unwrap_or(0);
     if let more @ 1.. = told.saturating_sub(steps.len() as u64) {
         out += &format!(
-            "{more} more: the steps of those that were sent it first, and of those that answered last, are kept\n"
+            "{more} more: only the proxies that were sent the change first and the ones that responded last are stored\n"
         );
     }
     out
@@ -292,7 +292,7 @@ Change:        7
 Heard:         2026-11-23T12:00:01.250123Z
 Cause:         EndpointSlice shop/web-x in east, MeshConfig, 2 more
 Effect:        web: 3 -> 2 endpoints
-Published:     begun after 1.0 ms, published after 1.4 ms, version 12
+Published:     started after 1.0 ms, published after 1.4 ms, version 12
 Proxies:       3 of 5, 1 refused
 Last answer:   after 2.3 ms
 b.shop refused it: no such\\u{1b} filter
@@ -302,7 +302,7 @@ a.shop   east      1.5 ms       2.3 ms           acknowledged
 b.shop   east      1.6 ms       2.0 ms           refused
 c.shop   east      1.7 ms       <none>           waiting
 d.shop   east      <none>       1.4 ms           acknowledged
-1 more: the steps of those that were sent it first, and of those that answered last, are kept
+1 more: only the proxies that were sent the change first and the ones that responded last are stored
 ";
         assert_eq!(render(&change, &Show::default(), &LOOK), expected);
     }

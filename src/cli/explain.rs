@@ -175,7 +175,7 @@ pub(super) fn render(
         }
     }
     if let (Some(address), []) = (asked, endpoints) {
-        out += &format!("\n{} is no endpoint of this port in any cluster.\n", clean(address));
+        out += &format!("\nNo cluster has an endpoint {} for this port.\n", clean(address));
     }
     let preferences: BTreeSet<&str> =
         clusters.iter().filter_map(|row| row["preference"].as_str()).collect();
@@ -219,9 +219,9 @@ fn cluster(row: &Value, by_itself: bool) -> Vec<Cell> {
             let first = format!("{} {}", clean(reason), text(&row["code"]));
             std::iter::once(first).chain(also).collect::<Vec<_>>().join("; ")
         }
-        (None, Some("direct")) if by_itself => "found by the proxy itself".into(),
+        (None, Some("direct")) if by_itself => "resolved by the proxy itself".into(),
         (None, Some("direct")) => "same network".into(),
-        (None, Some(_)) => "by the gateway of its network".into(),
+        (None, Some(_)) => "through the gateway of its network".into(),
         (None, None) => "<none>".into(),
     };
     let why = match row["priority"].as_u64() {

@@ -62,12 +62,12 @@ pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
 pub(super) fn render(answer: &Value) -> String {
     let mode = &answer["mode"];
     let by = match &mode["by"] {
-        by if by == "" => "no PeerAuthentication says anything".to_owned(),
+        by if by == "" => "no PeerAuthentication applies".to_owned(),
         by => text(by),
     };
     let mut out = format!("mode  {}: {by}\n", text(&mode["value"]));
     if answer["labelsKnown"] == false {
-        out += "      nobody knows the pod: every policy that restricts holds for it (unverified labels)\n";
+        out += "      the pod is unknown, so its labels are unverified: every restricting policy applies to it\n";
     }
     for note in items(&answer["notes"]) {
         let [code, path, fact] = ["code", "path", "text"].map(|part| text(&note[part]));
@@ -85,7 +85,7 @@ pub(super) fn render(answer: &Value) -> String {
         };
         out += &format!("{name:<5} {given}{unless}: {}\n", text(&verdict["by"]));
         for step in items(&verdict["steps"]) {
-            let tried = if step["dryRun"] == true { ", only tried" } else { "" };
+            let tried = if step["dryRun"] == true { ", dry run" } else { "" };
             let provider = match &step["provider"] {
                 Value::String(provider) => format!(" by provider {provider}"),
                 _ => String::new(),
@@ -97,13 +97,15 @@ pub(super) fn render(answer: &Value) -> String {
                 text(&step["selected"])
             );
             if let Value::String(fault) = &step["providerFault"] {
-                out += &format!("        nobody can be asked, so it denies: {fault}\n");
+                out += &format!(
+                    "        the provider can't be called, so requests are denied: {fault}\n"
+                );
             }
             for rule in items(&step["rules"]) {
                 let matches = if rule["matches"] == true { "matches" } else { "does not match" };
                 out += &format!("        {} {matches}\n", text(&rule["rule"]));
                 for field in items(&rule["fields"]).iter().filter(|field| field["ok"] == false) {
-                    out += &format!("          {} does not hold\n", text(&field["path"]));
+                    out += &format!("          {} does not match\n", text(&field["path"]));
                 }
             }
         }

@@ -67,7 +67,7 @@ fn header(written: &str) -> Result<String, CommandFailure> {
     match written.split_once(['=', ':']) {
         Some((name, value)) if !name.is_empty() => Ok(format!("{}:{}", name.trim(), value.trim())),
         _ => Err(CommandFailure::usage(format!(
-            "{:?} is no header as NAME=VALUE",
+            "{:?} is not a header of the form NAME=VALUE",
             output::clean(written)
         ))),
     }
@@ -104,7 +104,7 @@ pub(super) fn render(request: &str, answer: &Value) -> String {
     for to in items(&answer["destinations"]) {
         let endpoints = match (&to["known"], &to["endpoints"]) {
             (Value::Bool(false), _) => "the proxy has no such cluster".to_owned(),
-            (_, Value::Null) => "endpoints as the client finds them".to_owned(),
+            (_, Value::Null) => "endpoints are resolved by the client".to_owned(),
             (_, count) if *count == 1 => "1 endpoint".to_owned(),
             (_, count) => format!("{count} endpoints"),
         };

@@ -34,25 +34,25 @@ pub(crate) enum Exit {
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes
 
-    0  done, and what was asked for is healthy
-    1  failed: what is named is there, and can't be used or changed
-    2  done, and the answer is \"not healthy\":
-         status, check    something is a problem: a cluster out of touch, a proxy that rejected what it was
-                          sent, a network that can't be entered, a token that ends soon, a control plane
-                          that is not ready; notes alone are none
-         cluster get      the cluster is out of touch, or not used
+    0  success, and the result is healthy
+    1  failure: a named object exists, but can't be used or changed
+    2  success, and the result is \"unhealthy\":
+         status, check    there is a problem: an unreachable cluster, a proxy that rejected configuration,
+                          a network without a usable gateway, a token that expires soon, a control plane
+                          that is not ready; notes do not count
+         cluster get      the cluster is unreachable, or not used
          cluster add, import, rotate, drain, pause, resume
-                          it was done, and the control plane can't follow, with the reason
-         explain          an endpoint that is ready is withheld from the proxy, or there is none
+                          the change was made, but the control plane can't apply it, with the reason
+         explain          a ready endpoint is withheld from the proxy, or there is no endpoint
                           (with --address: that endpoint is withheld)
-         diff --at        something is otherwise now
-         diff -f          an object is refused, shadowed, or has no effect in part
-   64  wrong usage: no such flag or value, or it names a file, directory, context or code that isn't there
+         diff --at        there are changes
+         diff -f          an object is refused, shadowed, or partly ineffective
+   64  wrong usage: an invalid flag or value, or a file, directory, context or code that does not exist
    69  the control plane, or an API server, can't be reached
-   77  no rights there: token or credential not accepted, or there is none
-  124  --timeout ran out
+   77  access denied: a token or credential is missing or not accepted
+  124  --timeout expired
   130  interrupted by Ctrl-C
-  141  ended before its time, since nobody reads what it prints any more (-w, demo, piped into head)
+  141  ended early, because the reader of the output closed it (-w, demo, piped into head)
 ";
 
 /// Result of every command.
@@ -120,10 +120,10 @@ impl CommandFailure {
         let failure = Self::new(exit, format!("{what}{error}{cause}")).code(error.code());
         match (error, codes::find(error.code())) {
             (E::Store { .. }, _) => failure.next(
-                "check the config cluster: kubectl auth can-i create secrets\n\
-                 or keep the CA on disk: --state-dir DIR, or --ca-dir DIR made by 'strait certs init DIR'",
+                "check access to the config cluster: kubectl auth can-i create secrets\n\
+                 or store the CA on disk: --state-dir DIR, or --ca-dir DIR created by 'strait certs init DIR'",
             ),
-            (E::NotEmpty { .. }, _) => failure.next("name a folder that is absent or empty"),
+            (E::NotEmpty { .. }, _) => failure.next("choose a directory that is absent or empty"),
             // The message itself explains an invalid argument.
             (E::Lifetime { .. } | E::Identity(_), _) | (_, None) => failure,
             (_, Some(code)) => failure.next(code.next),

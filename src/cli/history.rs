@@ -72,8 +72,8 @@ fn endpoints(row: &Value) -> String {
 
 fn note(row: &Value) -> Cell {
     match (row["gap"].as_str(), row["restored"].as_bool()) {
-        (Some(gap), _) => Cell::doubtful(format!("not known: {}", clean(gap))),
-        (None, Some(true)) => "before the start: name it by its time".into(),
+        (Some(gap), _) => Cell::doubtful(format!("unknown: {}", clean(gap))),
+        (None, Some(true)) => "before the last start: refer to it by its time".into(),
         _ => "".into(),
     }
 }
@@ -119,7 +119,7 @@ async fn show(args: &HistoryShowArgs) -> CommandResult {
         Format::Yaml => output::yaml(&answer.value),
         _ => {
             let row = &answer.value;
-            let gap = row["gap"].as_str().map(|gap| format!("not known: {}\n", clean(gap)));
+            let gap = row["gap"].as_str().map(|gap| format!("unknown: {}\n", clean(gap)));
             let head = format!("version {version}, {} ago\n", age(&row["at"], &look));
             head + &gap.unwrap_or_default() + &lines(row, None, &look)
         }
@@ -143,7 +143,7 @@ pub(super) async fn diff(at: &str, cluster: Option<&str>, ask: &QueryArgs) -> Co
                 format!("version {}, {} ago", text(&end["version"]), age(&end["at"], &look))
             };
             let (from, to) = (end(&answer.value["from"]), end(&answer.value["to"]));
-            let nothing = if found.is_empty() { "nothing is otherwise\n" } else { "" };
+            let nothing = if found.is_empty() { "no changes\n" } else { "" };
             format!("- {from}\n+ {to}\n{found}{nothing}")
         }
     })?;
@@ -159,7 +159,7 @@ fn moment(text: &str, now: Timestamp) -> Result<String, CommandFailure> {
     let then =
         ago.and_then(|ago| now.checked_sub(jiff::SignedDuration::try_from(ago.0).ok()?).ok());
     then.map(|then| then.to_string()).ok_or_else(|| {
-        let text = format!("{text:?} is no version, no time such as 2026-11-25T02:00:00Z, and no duration such as 10m");
+        let text = format!("{text:?} is not a version, a time such as 2026-11-25T02:00:00Z, or a duration such as 10m");
         CommandFailure::usage(text).next("strait history list")
     })
 }
@@ -195,8 +195,8 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
         if let Some(definition) = service["definition"].as_object().filter(|_| cluster.is_none()) {
             let (before, after) = (&definition["before"], &definition["after"]);
             match (before.is_null(), after.is_null()) {
-                (true, _) => part += "  it is new\n",
-                (_, true) => part += "  it is gone\n",
+                (true, _) => part += "  added\n",
+                (_, true) => part += "  removed\n",
                 _ => {}
             }
             for (name, _) in fields(if after.is_null() { before } else { after }) {
@@ -231,9 +231,9 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
     for (name, value) in fields(&answer["objects"]) {
         let (was, is) = (&value["before"], &value["after"]);
         let word = match (was.is_null(), is.is_null()) {
-            (true, _) => "it is new",
-            (_, true) => "it is gone",
-            _ => "it says something else",
+            (true, _) => "added",
+            (_, true) => "removed",
+            _ => "changed",
         };
         out += &format!("object {}\n  {word}\n{}", clean(&object_name(&name)), values(was, is));
     }
@@ -282,7 +282,7 @@ mod tests {
         });
         let expected = "\
 service new.shop
-  it is new
+  added
   ports
     + http 80/http
 service web.shop
@@ -300,14 +300,14 @@ setting connectTimeout
     - 10s
     + 3s
 object Gateway.gateway.networking.k8s.io shop/web
-  it is new
+  added
     + aa
 object MeshConfig
-  it says something else
+  changed
     - bb
     + cc
 object VirtualService shop/web
-  it is gone
+  removed
     - dd
 ";
         assert_eq!(lines(&answer, None, &LOOK), expected);

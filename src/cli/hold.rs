@@ -98,11 +98,11 @@ pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
     let client = AdminClient::new(&args.connect)?;
     let state = client.get("/debug/hold", &[]).await?.value;
     let plan = match state["held"].is_null() && state["lost"].is_string() {
-        true => format!("What objects say is in force already: {}\n", text(&state["lost"])),
+        true => format!("The current objects are already active: {}\n", text(&state["lost"])),
         false => {
             let foreseen = client.post("/debug/hold", &[], &json!({ "release": true })).await?;
             let look = OutputStyle::of_stdout();
-            let head = "What objects say now would count again.\n";
+            let head = "The current objects would take effect again.\n";
             format!("{head}{}", changes(&foreseen.value, &look))
         }
     };
@@ -119,10 +119,10 @@ fn done(state: &Value, show: &Show) -> CommandResult {
         Format::Yaml => output::yaml(state),
         _ => line(state, &OutputStyle::of_stdout()).unwrap_or_else(|| {
             let others = match not_shared(state) {
-                Some(fact) => format!(" Other replicas may hold it still: {fact}"),
+                Some(fact) => format!(" Other replicas may still hold it: {fact}"),
                 None => String::new(),
             };
-            format!("Nothing is held: what objects say counts.{others}\n")
+            format!("No configuration is held: the current objects are active.{others}\n")
         }),
     })?;
     Ok(Exit::Fine)
@@ -148,7 +148,7 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     };
     let restart = match held["durable"] == true {
         true => "",
-        false => " A restart forgets it: there is no state directory.",
+        false => " It is lost at a restart, because there is no state directory.",
     };
     let others = match (not_shared(held), held["replicas"]["state"] == "all") {
         (Some(fact), _) => format!(" Other replicas may not hold it: {fact}"),
@@ -158,7 +158,7 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
     let id = digits(&held["configuration"]);
     let since = age(&held["since"], look);
     let waiting = match held["waiting"].as_u64().unwrap_or_default() {
-        0 => "nothing waits".to_owned(),
+        0 => "no changes wait".to_owned(),
         1 => "1 change waits".to_owned(),
         more => format!("{more} changes wait"),
     };
@@ -185,14 +185,14 @@ fn plan(foreseen: &Value, look: &OutputStyle) -> String {
         false => "traffic rules, mesh config and mesh networks, not access policies",
     };
     let head = match foreseen["configuration"] == foreseen["inForce"] {
-        true => format!("The configuration in force, {id}, would be held: {what}.\n"),
+        true => format!("The active configuration {id} would be held: {what}.\n"),
         false => format!(
-            "Proxies would be given configuration {id} in the place of {}, and it would be held: {what}.\n",
+            "Configuration {id} would replace {} in all proxies and be held: {what}.\n",
             digits(&foreseen["inForce"])
         ),
     };
     format!(
-        "{head}Pods, endpoints, clusters, ServiceEntries and certificates go on. What objects say from then on waits.\n{}",
+        "{head}Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.\n{}",
         changes(foreseen, look)
     )
 }
@@ -203,18 +203,18 @@ fn changes(foreseen: &Value, look: &OutputStyle) -> String {
     for (field, name) in [("meshConfig", "the mesh config"), ("meshNetworks", "the mesh networks")]
     {
         if foreseen[field] == true {
-            out += &format!("{name} would be another text\n");
+            out += &format!("{name} would change\n");
         }
     }
     if foreseen["meshNetworks"] == true {
-        out += "  which gateways that makes is not worked out beforehand\n";
+        out += "  the resulting gateways are not computed in advance\n";
     }
     for row in items(&foreseen["objects"]) {
         let [kind, namespace, name] = ["kind", "namespace", "name"].map(|field| text(&row[field]));
         let action = match row["action"].as_str() {
-            Some("new") => "would count",
-            Some("removed") => "would not count",
-            _ => "would count in another form",
+            Some("new") => "would take effect",
+            Some("removed") => "would no longer take effect",
+            _ => "would take effect in a different form",
         };
         out += &format!("{kind} {namespace}/{name} {action}\n");
     }
@@ -253,11 +253,11 @@ mod tests {
         let end = " by alice: 5xx since noon; 2 changes wait. Access policies are not held.\n";
         assert!(told.ends_with(end), "{told}");
         state["held"]["durable"] = json!(false);
-        assert!(line(&state, &LOOK).expect("a line").contains("A restart forgets it"));
+        assert!(line(&state, &LOOK).expect("a line").contains("It is lost at a restart"));
         for (replicas, told) in [
             (json!({ "state": "all" }), "All replicas hold it.\n"),
             (json!({ "state": "thisOne", "fact": "403" }), "Other replicas may not hold it: 403\n"),
-            (json!({ "state": "alone" }), "there is no state directory.\n"),
+            (json!({ "state": "alone" }), "because there is no state directory.\n"),
         ] {
             state["held"]["replicas"] = replicas;
             let line = line(&state, &LOOK).expect("a line");
@@ -274,12 +274,12 @@ mod tests {
         });
         let told = plan(&foreseen, &LOOK);
         let expected = "\
-Proxies would be given configuration aaaaaaaaaaaa in the place of bbbbbbbbbbbb, and it would be held: traffic rules, mesh config and mesh networks, not access policies.
-Pods, endpoints, clusters, ServiceEntries and certificates go on. What objects say from then on waits.
-the mesh config would be another text
-VirtualService shop/web would count in another form
+Configuration aaaaaaaaaaaa would replace bbbbbbbbbbbb in all proxies and be held: traffic rules, mesh config and mesh networks, not access policies.
+Pods, endpoints, clusters, ServiceEntries and certificates are still updated. Later changes to objects wait.
+the mesh config would change
+VirtualService shop/web would take effect in a different form
 
-none of 3 proxies would be sent anything
+the configuration of 3 proxies would not change
 ";
         assert_eq!(told, expected);
     }

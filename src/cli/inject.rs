@@ -85,7 +85,7 @@ pub(crate) fn run(args: &InjectArgs) -> CommandResult {
                     tell!("! {object}: {warning}");
                 }
             }
-            Injection::Skipped(reason) => tell!("{object} stays as it is: {reason}"),
+            Injection::Skipped(reason) => tell!("{object} is unchanged: {reason}"),
             Injection::Refused(refusal) => refusals.push((object, refusal)),
         }
     }
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &InjectArgs) -> CommandResult {
         return Err(CommandFailure::coded(first.code, facts));
     }
     if found.is_empty() {
-        tell!("! {}: no pods come of it: it is printed as it is", args.file);
+        tell!("! {}: no object in it creates pods; it is printed unchanged", args.file);
     }
     let texts: Vec<_> = manifests.iter().map(output::yaml).collect();
     output::print(&texts.join("---\n"))?;
@@ -135,14 +135,14 @@ fn read(file: &str) -> Result<String, CommandFailure> {
     match read {
         Ok(bytes) if bytes as u64 > TEXT_BYTES_MAX => {
             let text = format!("{file} is longer than {} MiB", TEXT_BYTES_MAX >> 20);
-            Err(CommandFailure::failed(text).next("give it in several files"))
+            Err(CommandFailure::failed(text).next("split it into several files"))
         }
         Ok(_) => Ok(text),
         Err(error) => {
             let is_absent = error.kind() == std::io::ErrorKind::NotFound;
             let exit = if is_absent { Exit::Usage } else { Exit::Failed };
             let text = format!("{file} can't be read: {error}");
-            Err(CommandFailure::new(exit, text).next("name a file of manifests, or -"))
+            Err(CommandFailure::new(exit, text).next("choose a file of manifests, or -"))
         }
     }
 }

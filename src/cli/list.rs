@@ -161,7 +161,7 @@ impl QueryArgs {
         let look = OutputStyle::of_stdout();
         output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look))?;
         if items(&answer.value).is_empty() && self.show.output.is_for_people() {
-            tell!("There is no {} yet.", listing.kind);
+            tell!("No {} exists yet.", listing.kind);
         }
         Ok(Exit::Fine)
     }
@@ -247,7 +247,7 @@ impl GetOne {
 
     fn in_vain(&self, kind: &ListedKind, name: &str) -> CommandFailure {
         let limit = self.follow.wait.wait.map(|wait| wait.to_string()).unwrap_or_default();
-        let fact = format!("{} {name:?} is not as it should be after {limit}", kind.listing.kind);
+        let fact = format!("{} {name:?} is still not healthy after {limit}", kind.listing.kind);
         CommandFailure::new(Exit::TimedOut, fact)
     }
 }

@@ -145,7 +145,7 @@ pub fn main(args: std::env::ArgsOs) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            return end(Err(CommandFailure::failed(format!("no threads can be had: {error}"))));
+            return end(Err(CommandFailure::failed(format!("can't start threads: {error}"))));
         }
     };
     let ended = end(runtime.block_on(run(cli.command)));

@@ -92,14 +92,14 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     let mut out = output::describe(head, look);
     let pending = items(&row["pending"]);
     if gateways.is_empty() {
-        out += "\nNo gateway: endpoints of this network are withheld from all others.\n";
+        out += "\nNo gateway: endpoints of this network are withheld from proxies in other networks.\n";
         out += if pending.is_empty() { "help: strait help STR0401\n" } else { "" };
     } else {
         out.push('\n');
         let wide = show.output == Format::Wide;
         out += &GATEWAYS.table(gateways, wide).render(!show.no_headers, look);
         if gateways.iter().any(is_dead) {
-            out += "\nA dead one does not answer; proxies are sent the others, or all where none answers.\nhelp: strait help STR0409\n";
+            out += "\nA dead gateway does not respond; proxies receive the other gateways, or all if none responds.\nhelp: strait help STR0409\n";
         }
     }
     for gateway in pending {

@@ -62,13 +62,13 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
     let is_there =
         namespace.as_ref().is_some_and(is_labelled) && gateway.as_ref().is_none_or(is_labelled);
     if is_there {
-        done(&format!("cluster of {} is in network {} already", remote.context, args.network));
+        done(&format!("cluster of {} is already in network {}", remote.context, args.network));
         return Ok(report(args, &entered_by, gateway.as_ref()));
     }
     let mut plan = format!(
         "Will change in {}\n  namespace {ns}{}: label {NETWORK_LABEL}={}\n",
         remote.context,
-        if namespace.is_some() { "" } else { " (made)" },
+        if namespace.is_some() { "" } else { " (will be created)" },
         args.network
     );
     if let Some(service) = &gateway {
@@ -76,10 +76,10 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
             &format!("  service {}: label {NETWORK_LABEL}={}\n", full_name(service), args.network);
         plan.extend(defects(service).iter().map(|doubt| format!("  ! {doubt}\n")));
     } else if entered_by.is_empty() {
-        plan += "  no gateway is named (--gateway NAMESPACE/NAME): other networks don't reach it\n";
+        plan += "  no gateway is set (--gateway NAMESPACE/NAME): other networks can't reach it\n";
     } else {
         plan += &format!(
-            "  network {} is entered by {} already\n",
+            "  network {} already has the gateway {}\n",
             args.network,
             entered_by.join(", ")
         );
@@ -96,7 +96,7 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
     done(&format!("cluster of {} is in network {}", remote.context, args.network));
     if let Some(service) = &gateway {
         remote.merge(&path(service), &patch).await?;
-        done(&format!("{} leads into it", full_name(service)));
+        done(&format!("{} is its gateway", full_name(service)));
     }
     Ok(report(args, &entered_by, gateway.as_ref()))
 }
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
 /// Reports the gateways of the network, and what makes the named gateway unusable.
 fn report(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Exit {
     if gateway.is_none() && !entered_by.is_empty() {
-        done(&format!("network {} is entered by {}", args.network, entered_by.join(", ")));
+        done(&format!("network {} has the gateway {}", args.network, entered_by.join(", ")));
     }
     tell!("  next: strait network get {}", args.network);
     let defects = gateway.map(defects).unwrap_or_default();
@@ -149,7 +149,7 @@ async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), Comma
         Err(failure) => Err(failure),
     };
     let secrets = secrets.unwrap_or_else(|failure| {
-        tell!("! whether a Secret fixes another network is not known: {}", failure.message());
+        tell!("! can't check whether a Secret fixes a different network: {}", failure.message());
         Vec::new()
     });
     for secret in &secrets {
@@ -165,11 +165,11 @@ async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), Comma
             return Err(CommandFailure::coded(
                 &codes::CLAIM_IGNORED,
                 format!(
-                    "secret {name} fixes network {fixed} for cluster {id} ({NETWORK_ANNOTATION}), whatever labels say; nothing was changed"
+                    "secret {name} fixes network {fixed} for cluster {id} ({NETWORK_ANNOTATION}) and overrides labels; nothing was changed"
                 ),
             )
             .next(format!(
-                "kubectl -n {ns} annotate secret {} {NETWORK_ANNOTATION}={} --overwrite\nor leave out the annotation: {NETWORK_ANNOTATION}-",
+                "kubectl -n {ns} annotate secret {} {NETWORK_ANNOTATION}={} --overwrite\nor remove the annotation: {NETWORK_ANNOTATION}-",
                 text(&secret["metadata"]["name"]),
                 args.network
             )));
@@ -200,7 +200,7 @@ async fn found(remote: &ClusterApi, name: &str) -> Result<Value, CommandFailure>
     let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
     remote.get(&path).await?.ok_or_else(|| {
         CommandFailure::failed(format!("{} has no service {namespace}/{service}", remote.context))
-            .next("make the Service and the gateway behind it first: docs/guide/networks.md says what it takes, deploy/examples/east-west-gateway.yaml is one")
+            .next("create the Service and the gateway behind it first: see docs/guide/networks.md and the example deploy/examples/east-west-gateway.yaml")
     })
 }
 
@@ -214,13 +214,14 @@ fn defects(service: &Value) -> Vec<String> {
     let port = gateway_port(service["metadata"]["labels"][GATEWAY_PORT_LABEL].as_str());
     let mut defects = Vec::new();
     if !items(&service["spec"]["ports"]).iter().any(|one| one["port"] == port) {
-        defects
-            .push(format!("it has no port {port}; name another by the label {GATEWAY_PORT_LABEL}"));
+        defects.push(format!(
+            "it has no port {port}; set a different port with the label {GATEWAY_PORT_LABEL}"
+        ));
     }
     let addresses = items(&service["status"]["loadBalancer"]["ingress"]).len()
         + items(&service["spec"]["externalIPs"]).len();
     if addresses == 0 {
-        defects.push("it has no external address yet, and is of use once it has".into());
+        defects.push("it has no external address yet, and is usable once it has one".into());
     }
     defects
 }

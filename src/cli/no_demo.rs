@@ -14,7 +14,7 @@ pub(super) struct AbsentDemo {
 
 /// Reports how to run the demo.
 pub(super) async fn run(_: &AbsentDemo) -> CommandResult {
-    let message = "this program is built without the demo, as the programs of the images are";
+    let message = "this program is built without the demo, like the programs in the images";
     Err(CommandFailure::usage(message)
         .next("In a checkout of Strait, run: cargo run --release -- demo"))
 }

@@ -57,7 +57,7 @@ fn read_within(
 ) -> Result<Vec<(String, Vec<u8>)>, CommandFailure> {
     let wrong = |path: &Path, error: std::io::Error| {
         CommandFailure::usage(format!("{} can't be read: {error}", path.display()))
-            .next("name files or folders that are there, or - for standard input")
+            .next("choose existing files or directories, or - for standard input")
     };
     let mut left = bytes_max;
     let mut read = |source: &mut dyn std::io::Read, path: &Path| {
@@ -68,7 +68,7 @@ fn read_within(
         left = left.checked_sub(length).ok_or_else(|| {
             let text =
                 format!("{}: all files together are longer than {bytes_max} bytes", path.display());
-            CommandFailure::usage(text).next("name fewer files at a time")
+            CommandFailure::usage(text).next("choose fewer files at a time")
         })?;
         Ok::<_, CommandFailure>(bytes)
     };

@@ -349,7 +349,7 @@ pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
             Ok(())
         }
         Err(error) => {
-            Err(CommandFailure::failed(format!("standard output can't be written: {error}")))
+            Err(CommandFailure::failed(format!("can't write to standard output: {error}")))
         }
         Ok(()) => Ok(()),
     }

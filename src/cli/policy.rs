@@ -80,9 +80,9 @@ pub(crate) async fn run(command: &PolicyCommand) -> CommandResult {
     match command {
         PolicyCommand::Check { file } => {
             let policy = read(file)?;
-            let mut out = format!("{} can be used.\n", file.display());
+            let mut out = format!("{} is valid.\n", file.display());
             for (cluster, place) in policy.clusters_named() {
-                out += &format!("  cluster {cluster} is named by {place}\n");
+                out += &format!("  cluster {cluster} is named in {place}\n");
             }
             for preference in policy.preferences() {
                 out += &format!("  preference {preference}\n");
@@ -146,13 +146,15 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Co
         return Ok(());
     }
     let nobody = format!("the policy does not name cluster {}", output::clean(cluster));
-    let next = "check the ID: strait cluster list; of a cluster that is still to join, let the policy name it first";
+    let next = "check the ID: strait cluster list. To test a cluster before it joins, name it in the policy first";
     match args.ask.ask("/debug/clusters", &[]).await {
         Ok(members) if items(&members.value).iter().any(|row| row["id"] == cluster) => Ok(()),
-        Ok(_) => Err(CommandFailure::failed(format!("{nobody}, and it is no member")).next(next)),
+        Ok(_) => {
+            Err(CommandFailure::failed(format!("{nobody}, and it is not a member")).next(next))
+        }
         Err(failure) => Err(CommandFailure::new(
             failure.exit,
-            format!("{nobody}, and whether it is a member can't be seen: {}", failure.message()),
+            format!("{nobody}, and can't check whether it is a member: {}", failure.message()),
         )
         .next(next)),
     }
@@ -205,7 +207,7 @@ fn claims(
     }
     let asked = [&args.host, &args.network, &args.trust_domain];
     if asked.iter().all(|one| one.is_none()) && args.address.is_none() {
-        return Err(CommandFailure::usage("--cluster asks for nothing yet")
+        return Err(CommandFailure::usage("--cluster requires a claim to test")
             .next("add --host, --network, --trust-domain or --address"));
     }
     Ok(found)
@@ -256,7 +258,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
     let reach = args.ask.ask("/debug/config/reach", &query).await?;
     let states = items(&states.value);
     if states.is_empty() {
-        return Err(CommandFailure::failed(format!("there is no access policy {}", args.name)));
+        return Err(CommandFailure::failed(format!("access policy {} does not exist", args.name)));
     }
     let mut all = Vec::new();
     for state in states {
@@ -289,7 +291,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
 fn render_status(state: &Value) -> String {
     let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
     let mut out = format!(
-        "{} {}/{}: {}, acknowledged by {} of {} proxies ({} are connected to this replica)\n",
+        "{} {}/{}: {}, acknowledged by {} of {} proxies ({} proxies are connected to this replica)\n",
         name[0],
         name[1],
         name[2],
@@ -300,7 +302,7 @@ fn render_status(state: &Value) -> String {
     );
     if let Value::Object(transition) = &state["transition"] {
         out += &format!(
-            "  in transition: workloads of {} proxies take plain text as well as mTLS until {}\n",
+            "  in transition: workloads of {} proxies accept plain text in addition to mTLS until {}\n",
             transition["proxies"],
             text(&transition["until"])
         );
@@ -309,14 +311,14 @@ fn render_status(state: &Value) -> String {
         let [proxies, acknowledged, refused, waiting] =
             ["proxies", "acknowledged", "refused", "waiting"].map(|field| &told[field]);
         out += &format!(
-            "  told at {}: {proxies} proxies, servers and clients; {acknowledged} acknowledged all of it",
+            "  sent at {}: {proxies} proxies, servers and clients; {acknowledged} acknowledged all of it",
             text(&told["at"]),
         );
         if *refused != 0 {
             out += &format!(", {refused} refused some of it");
         }
         if *waiting != 0 {
-            out += &format!(", {waiting} to answer yet, where all is as before");
+            out += &format!(", {waiting} pending (still with the previous configuration)");
         }
         out.push('\n');
     }

@@ -55,8 +55,8 @@ pub(crate) struct ConfigArgs {
 pub(super) const PROXIES: ListedKind = ListedKind {
     path: "/debug/proxies",
     does: "is connected",
-    next: "strait proxy list; of several replicas the others have proxies too: ask each (kubectl exec POD -- strait …)\n\
-           one that was refused is nowhere, and its own log says why",
+    next: "strait proxy list; other replicas have other proxies: query each (kubectl exec POD -- strait …)\n\
+           a proxy whose connection was refused is not listed; its own log contains the reason",
     find,
     describe,
     listing: TableLayout {
@@ -99,7 +99,7 @@ pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
                         let has = answer.value.as_object().into_iter().flat_map(|map| map.keys());
                         let has = has.map(String::as_str).collect::<Vec<_>>().join(", ");
                         CommandFailure::failed(format!(
-                            "{proxy} was sent no {kind:?}; there is {has}"
+                            "{proxy} was sent no {kind:?}; the types are {has}"
                         ))
                     })?;
                     (format!("{part:#}\n"), serde_json::json!({ kind: part }))
@@ -130,7 +130,7 @@ pub(super) fn key(row: &Value) -> String {
 fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     let verified = match row["verified"].as_bool() {
         Some(true) => Cell::good("yes"),
-        _ => Cell::doubtful("no: its cluster has not shown the pod"),
+        _ => Cell::doubtful("no: its cluster has not reported the pod"),
     };
     let mut lines: Vec<(&str, Cell)> = vec![
         ("Name", name(row).into()),
@@ -175,11 +175,12 @@ fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
         let nack = &entry["nack"];
         if !nack.is_null() {
             out += &format!(
-                "\n{} rejected: {}\n  resources: {}\n  it keeps what it accepted before, version {}\n",
+                "\n{} rejected: {}\n  resources: {}\n  it keeps the last accepted version {}\n",
                 clean(&kind.to_uppercase()),
                 text(&nack["error"]),
                 match items(&nack["resources"]) {
-                    [] => "it names none, so any of the response may be at fault".to_owned(),
+                    [] => "the proxy named none, so any resource of the response may be the cause"
+                        .to_owned(),
                     _ => text(&nack["resources"]),
                 },
                 text(&entry["acked"]),
@@ -300,7 +301,7 @@ fn ambiguous(wanted: &str, proxies: &[&Value]) -> CommandFailure {
     let plain = OutputStyle { colour: false, ..OutputStyle::of_stdout() };
     let list = output::table(&[], proxies.iter().map(line).collect(), &plain);
     CommandFailure::usage(format!(
-        "{} fits {} proxies; name one of them:\n{}",
+        "{} matches {} proxies; select one of them:\n{}",
         clean(wanted),
         proxies.len(),
         list.trim_end()

@@ -106,11 +106,11 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
     }
     if seen.outbound == 0 {
         let text = format!(
-            "no line is a call that leaves a proxy: {} came in, {} can't be read",
+            "the logs contain no outbound call (inbound calls: {}, unreadable lines: {})",
             seen.inbound, coverage.unread
         );
         return Err(CommandFailure::failed(text).next(
-            "give logs of the namespace's proxies: kubectl logs -n NAMESPACE -c istio-proxy --prefix …\n\
+            "use logs of the namespace's proxies: kubectl logs -n NAMESPACE -c istio-proxy --prefix …\n\
              (mesh config: accessLogFile: /dev/stdout)",
         ));
     }
@@ -141,7 +141,7 @@ fn from_what(seen: &SeenCalls, coverage: &LogCoverage) -> String {
         Some((from, to)) => format!(" between {from:.0} and {to:.0}"),
         None => String::new(),
     };
-    format!("strait scope suggest: what {} needed{span}", counted(seen.outbound, "call"))
+    format!("strait scope suggest: services that {} needed{span}", counted(seen.outbound, "call"))
 }
 
 /// Returns the savings, and points to check before the Sidecar is applied.
@@ -150,10 +150,12 @@ fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String>
     notes.push(match coverage.span {
         Some((from, to)) => {
             let span = to.duration_since(from);
-            format!("the logs cover {span:#}: what is called less often is not in it")
+            format!("the logs cover {span:#}: services that are called less often are not included")
         }
-        None => "the logs don't say which time they cover: what is called less often is not in it"
-            .to_owned(),
+        None => {
+            "the logs contain no times: services that are called less often may not be included"
+                .to_owned()
+        }
     });
     let unknown = items(&answer["unknown"]);
     if !unknown.is_empty() {
@@ -163,24 +165,25 @@ fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String>
             more => format!(" and {more} more"),
         };
         notes.push(format!(
-            "called, and no service or rule of the mesh: {}{more}; reached as long as outboundTrafficPolicy is ALLOW_ANY",
+            "called, but not defined in the mesh: {}{more}; reachable only while outboundTrafficPolicy is ALLOW_ANY",
             named.join(", ")
         ));
     }
     let others: Vec<String> = items(&answer["others"]).iter().map(text).collect();
     if !others.is_empty() {
         notes.push(format!(
-            "there are other Sidecars in {namespace}, which may hold in its place: {}",
+            "other Sidecars in {namespace} may apply instead: {}",
             others.join(", ")
         ));
     }
     if answer["replaces"] == true {
-        notes
-            .push("a Sidecar of that name is there: what it says beside egress is kept".to_owned());
+        notes.push(
+            "a Sidecar of that name exists: its fields other than egress are kept".to_owned(),
+        );
     }
     if let unread @ 1.. = coverage.unread {
         let lines = counted(unread, "line");
-        notes.push(format!("{lines} of the logs in no format that is known: left out"));
+        notes.push(format!("ignored {lines} of the logs in an unknown format"));
     }
     notes
 }
@@ -196,7 +199,7 @@ fn saved(groups: &[Value], namespace: &str) -> String {
     };
     let count: usize = groups.iter().map(|group| items(&group["proxies"]).len()).sum();
     let Some(count) = u64::try_from(count).ok().filter(|count| *count > 0) else {
-        return format!("no proxy of {namespace} is connected: what it would save isn't known");
+        return format!("no proxy of {namespace} is connected, so the savings are unknown");
     };
     let each = |field: &str, when: &str| sum(field, when) / count;
     let (bytes, then) = (sum("bytes", "before"), sum("bytes", "after"));
@@ -209,7 +212,7 @@ fn saved(groups: &[Value], namespace: &str) -> String {
         count => format!("each of {count} proxies of {namespace}"),
     };
     format!(
-        "{proxies} holds {} resources of {}, and would hold {} of {}: {share}",
+        "{proxies} has {} resources ({}) and would have {} ({}): {share}",
         each("resources", "before"),
         size(each("bytes", "before")),
         each("resources", "after"),
@@ -286,15 +289,15 @@ mod tests {
         let span = Some((time("2026-11-25T00:00:00Z"), time("2026-11-25T12:30:00Z")));
         let coverage = LogCoverage { calls: 9, unread: 2, span };
         let expected = [
-            "each of 4 proxies of shop holds 12500 resources of 1250 kB, and would hold 500 of 50 kB: 96 % fewer bytes",
-            "the logs cover 12h 30m: what is called less often is not in it",
-            "called, and no service or rule of the mesh: api.example; reached as long as outboundTrafficPolicy is ALLOW_ANY",
-            "there are other Sidecars in shop, which may hold in its place: for-web",
-            "a Sidecar of that name is there: what it says beside egress is kept",
-            "2 lines of the logs in no format that is known: left out",
+            "each of 4 proxies of shop has 12500 resources (1250 kB) and would have 500 (50 kB): 96 % fewer bytes",
+            "the logs cover 12h 30m: services that are called less often are not included",
+            "called, but not defined in the mesh: api.example; reachable only while outboundTrafficPolicy is ALLOW_ANY",
+            "other Sidecars in shop may apply instead: for-web",
+            "a Sidecar of that name exists: its fields other than egress are kept",
+            "ignored 2 lines of the logs in an unknown format",
         ];
         assert_eq!(notes(&answer, "shop", &coverage), expected);
         let none = notes(&json!({}), "shop", &LogCoverage::default());
-        assert_eq!(none[0], "no proxy of shop is connected: what it would save isn't known");
+        assert_eq!(none[0], "no proxy of shop is connected, so the savings are unknown");
     }
 }

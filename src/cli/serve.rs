@@ -19,8 +19,8 @@ use strait_sources::store::own_cluster::OwnClusterError;
 
 pub(super) async fn run(args: &ServeArgs) -> CommandResult {
     if args.mcs_auto_export && args.mcs == Mcs::Off {
-        let text = "--mcs-auto-export does nothing while --mcs is off";
-        return Err(CommandFailure::usage(text).next("say what exports mean: --mcs exports"));
+        let text = "--mcs-auto-export has no effect while --mcs is off";
+        return Err(CommandFailure::usage(text).next("enable exports: --mcs exports"));
     }
     start_logging(args)?;
     raise_descriptors();
@@ -35,10 +35,10 @@ fn raise_descriptors() {
     let unlimited = |limit: Option<u64>| limit.map_or("no limit".to_owned(), |it| it.to_string());
     match process::raise_descriptors() {
         Ok(Some((before, now))) => {
-            debug!(before, now = unlimited(now), "the limit of file descriptors is raised");
+            debug!(before, now = unlimited(now), "raised the limit of file descriptors");
         }
         Ok(None) => {}
-        Err(error) => warn!(%error, "the limit of file descriptors can't be raised"),
+        Err(error) => warn!(%error, "can't raise the limit of file descriptors"),
     }
 }
 
@@ -90,7 +90,7 @@ fn failure(error: &ServeError) -> CommandFailure {
 fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
     let filter = EnvFilter::try_new(&args.log_level).map_err(|error| {
         CommandFailure::usage(format!(
-            "--log-level {:?}: {error}; give a level such as info, or directives such as info,strait::xds=debug",
+            "--log-level {:?}: {error}; set a level such as info, or directives such as info,strait::xds=debug",
             args.log_level
         ))
     })?;
@@ -112,5 +112,5 @@ fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
         LogFormat::Text => registry.with(lines.with_ansi(terminal)).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
     };
-    started.map_err(|error| CommandFailure::failed(format!("logging can't start: {error}")))
+    started.map_err(|error| CommandFailure::failed(format!("can't start logging: {error}")))
 }

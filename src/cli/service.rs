@@ -120,7 +120,9 @@ pub(super) fn get(
         return Ok(SERVICES.render(&service.raw, &service.value, show, look));
     }
     let Some(row) = items(&service.value).first() else {
-        return Err(CommandFailure::failed("the service is gone").next("strait service list"));
+        return Err(
+            CommandFailure::failed("the service no longer exists").next("strait service list")
+        );
     };
     let mut fields: Vec<(&str, Cell)> = vec![
         ("Hostname", text(&row["hostname"]).into()),

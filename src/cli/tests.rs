@@ -132,7 +132,7 @@ fn ambiguous_proxy_names_are_rejected() {
     assert_eq!(key("sidecar~10.0.0.2~client.shop~shop.svc.cluster.local"), "client.shop-4");
     assert_eq!(key("client.other"), "");
     let all = key("client.shop");
-    assert!(all.starts_with("64 error: client.shop fits 3 proxies"), "{all}");
+    assert!(all.starts_with("64 error: client.shop matches 3 proxies"), "{all}");
     for named in ["client.shop@east", "client.shop-3 ", "client.shop-4 ", "network west"] {
         assert!(all.contains(named), "{named}: {all}");
     }
@@ -220,7 +220,7 @@ fn status_lists_the_first_service_conflicts() {
     let whole = status::whole(answers, &found);
     assert_eq!(whole["conflicts"].as_array().map(Vec::len), Some(10), "scripts have them all");
     let shown = status::render(&whole, &show(Format::Table), &LOOK);
-    let first = "  service s0.shop: STR0430: ports: east decides where one differs, and all are served, west say otherwise\n";
+    let first = "  service s0.shop: STR0430: ports: west and east differ; east wins for ports that differ; all ports are served\n";
     assert!(shown.contains(first) && shown.contains("CONFLICTS   10\n"), "{shown}");
     assert!(shown.contains("s7.shop") && !shown.contains("s8.shop"), "{shown}");
     assert!(shown.ends_with("  and 2 more conflicts (strait check services)\n"), "{shown}");
@@ -307,7 +307,7 @@ fn invalid_bootstrap_flags_are_rejected() {
         ("--discovery a:1", "--ip"),
         (&format!("{rest} --label app"), "KEY=VALUE"),
         (&format!("{rest} --domain a~b"), "--domain"),
-        (&format!("{rest} --vhds --protocol sotw"), "--vhds is of the Delta form"),
+        (&format!("{rest} --vhds --protocol sotw"), "--vhds requires the Delta protocol"),
         (&format!("{rest} -o table"), "yaml or -o json"),
     ] {
         let refused = bootstrap(&format!("{WHO} {flags}")).expect_err(flags);

@@ -50,7 +50,7 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     let shown = async {
         show(&connect, args.print).await?;
         tell!(
-            "{} shows the mesh as it was at {taken}, until Ctrl-C. For other commands, in another terminal:\n  export STRAIT_SERVER={server}\n  export STRAIT_TOKEN_FILE={}",
+            "Serving the mesh of {} as of {taken}, until Ctrl-C. To use other commands, run in another terminal:\n  export STRAIT_SERVER={server}\n  export STRAIT_TOKEN_FILE={}",
             file.display(),
             token_file.display()
         );
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     tokio::select! {
         ended = serving => match ended {
             Ok(()) => Ok(Exit::Fine),
-            Err(error) => Err(CommandFailure::failed(format!("the page can't be served: {error}"))),
+            Err(error) => Err(CommandFailure::failed(format!("can't serve the page: {error}"))),
         },
         shown = shown => shown,
     }
@@ -86,7 +86,7 @@ fn link(server: &str, answer: &Value) -> Result<(String, u64), CommandFailure> {
         answer["code"].as_str().filter(|code| code.bytes().all(|b| b.is_ascii_alphanumeric()));
     match (code, answer["expiresSeconds"].as_u64()) {
         (Some(code), Some(seconds)) => Ok((format!("{server}/login?code={code}"), seconds)),
-        _ => Err(CommandFailure::failed(format!("{server} gave no code for a browser"))),
+        _ => Err(CommandFailure::failed(format!("{server} returned no login code"))),
     }
 }
 

@@ -52,7 +52,7 @@ fn files_are_checked_without_a_control_plane() {
     let other = virtual_service("other", "web", "other");
     let (code, told) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
     assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("no file has a service other.shop.svc.cluster.local"), "{told}");
+    assert!(told.contains("no file defines the hosts other.shop.svc.cluster.local"), "{told}");
 
     // An existing service is checked completely.
     let mut port = good.clone();
@@ -111,7 +111,7 @@ async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     let none = server.admin.json("/debug/config?kind=VirtualService&namespace=other").await;
     assert_eq!(none, json!([]));
     setup.take_out("vs");
-    checked(0, "There are no objects").await;
+    checked(0, "The mesh has no configuration objects").await;
 }
 
 #[tokio::test]

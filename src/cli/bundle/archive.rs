@@ -82,7 +82,7 @@ pub(crate) struct BundleFile {
 pub(crate) enum BundleError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it is no support bundle: it has no {CONTENTS}")]
+    #[error("the file is not a support bundle: it has no {CONTENTS}")]
     NoContents,
     #[error("its {CONTENTS} can't be read: {0}")]
     Contents(#[from] serde_json::Error),

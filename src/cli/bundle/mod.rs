@@ -115,8 +115,10 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     let folder = format!("strait-support-{stamp}");
     let path = args.file.clone().unwrap_or_else(|| format!("{folder}.tar.gz").into());
     if !args.dry_run && path.exists() {
-        let text = format!("{} is there already", path.display());
-        return Err(CommandFailure::usage(text).next("name another by --file, or remove it"));
+        let text = format!("{} already exists", path.display());
+        return Err(
+            CommandFailure::usage(text).next("choose another file with --file, or remove this one")
+        );
     }
     let mut collection = BundleCollection::new(&client);
     collection.collect(args).await?;
@@ -129,20 +131,20 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     };
     output::print(&printed)?;
     for left_out in &bundle.contents.left_out {
-        tell!("not in it: {left_out}");
+        tell!("left out: {left_out}");
     }
     if args.dry_run {
         return Ok(Exit::Fine);
     }
     let unwritten = |error: std::io::Error| {
         let text = format!("{} can't be written: {error}", path.display());
-        CommandFailure::failed(text).next("name a file in a folder of yours by --file")
+        CommandFailure::failed(text).next("choose a file in a writable directory with --file")
     };
     let packed = bundle.pack(&folder, u64::try_from(now.as_second()).unwrap_or(0));
     let packed = packed.map_err(unwritten)?;
     write_new(&path, &packed).map_err(unwritten)?;
     tell!(
-        "{} is written: {} bytes. It names clusters, services, addresses and identities; look at it before you pass it on: strait ui --bundle {0}",
+        "wrote {}: {} bytes. It contains names of clusters and services, addresses and identities. Review it before you share it: strait ui --bundle {0}",
         path.display(),
         packed.len()
     );
@@ -192,7 +194,7 @@ impl<'a> BundleCollection<'a> {
             let hostname = text(&service["hostname"]);
             self.take("/debug/endpoints", &[("hostname", &hostname)], &hostname).await?;
         }
-        self.left("the endpoints of services", services.len(), SERVICES_MAX);
+        self.left("endpoints of services", services.len(), SERVICES_MAX);
         self.dumps(items(&proxies), &args.proxy).await?;
         self.explanations(items(&proxies), &services, &args.explain).await
     }
@@ -231,7 +233,7 @@ impl<'a> BundleCollection<'a> {
                 self.take("/debug/config_dump", &[("proxy", &key)], &name).await?;
             }
         }
-        self.left("what proxies were sent", all.len(), seen.len());
+        self.left("sent configuration of proxies", all.len(), seen.len());
         Ok(())
     }
 
@@ -253,7 +255,7 @@ impl<'a> BundleCollection<'a> {
             };
             let full = services.iter().find(host).map(|row| text(&row["hostname"]));
             let full = full.ok_or_else(|| {
-                let text = format!("no service {hostname:?} is known");
+                let text = format!("service {hostname:?} is unknown");
                 CommandFailure::failed(text).next("strait service list")
             })?;
             self.explain(row, &full, port).await?;
@@ -356,7 +358,7 @@ impl<'a> BundleCollection<'a> {
     /// Records that only `taken` of `all` items are in the bundle.
     fn left(&mut self, what: &str, all: usize, taken: usize) {
         if all > taken {
-            self.left_out.push(format!("{what}: {taken} of {all} are in it"));
+            self.left_out.push(format!("{what}: {taken} of {all} are included"));
         }
     }
 

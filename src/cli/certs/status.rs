@@ -34,7 +34,7 @@ const MEMBERS: TableLayout = TableLayout {
         Column::new("ITS OWN CA", |row, _| {
             match (row["expires"].is_null(), row["problem"].is_null()) {
                 (false, true) => Cell::good("signs"),
-                (false, false) => Cell::doubtful("signs, and no newer one"),
+                (false, false) => Cell::doubtful("signs, but cannot be renewed"),
                 (true, _) => Cell::doubtful("nothing signs"),
             }
         }),
@@ -84,9 +84,9 @@ fn step(row: &Value) -> Cell {
     match row["step"].as_str() {
         Some("signs") => Cell::good("signs"),
         Some("sign") => "may sign".into(),
-        Some("distribute") => Cell::doubtful("is being given to all"),
-        Some("wait") => "signs no more".into(),
-        Some("kept") => Cell::doubtful("kept, though in no file"),
+        Some("distribute") => Cell::doubtful("is being distributed"),
+        Some("wait") => "no longer signs".into(),
+        Some("kept") => Cell::doubtful("kept, but in no file"),
         Some("withdraw") => "may go".into(),
         _ => text(&row["step"]).into(),
     }
@@ -109,8 +109,10 @@ fn lines(answer: &Value) -> String {
     for root in items(&rotation["roots"]) {
         for lack in items(&root["lacks"]) {
             let (who, fact) = (clean(&text(&lack["who"])), clean(&text(&lack["fact"])));
-            out +=
-                &format!("\n{} is not known to be with {who}: {fact}", short(&root["fingerprint"]));
+            out += &format!(
+                "\nroot {} is not confirmed for {who}: {fact}",
+                short(&root["fingerprint"])
+            );
         }
     }
     if !out.is_empty() {
@@ -154,12 +156,12 @@ mod tests {
         let (look, show) = (OutputStyle::of_stdout(), Show::default());
         let table = ROOTS.render("", &answer["rotation"]["roots"], &show, &look);
         assert!(
-            table.contains("aaaaaaaaaaaa   CN=old") && table.contains("is being given"),
+            table.contains("aaaaaaaaaaaa   CN=old") && table.contains("is being distributed"),
             "{table}"
         );
         let under = lines(&answer);
         for expected in [
-            "bbbbbbbbbbbb is not known to be with cluster east: 1 of its 3 namespaces",
+            "root bbbbbbbbbbbb is not confirmed for cluster east: 1 of its 3 namespaces",
             "Phase 1 of 4: distribute\nNext: see to those that lack it\n",
             "STR0550: the root b may not sign yet\nhelp: strait help STR0550\n",
         ] {

@@ -74,7 +74,7 @@ fn files_of_a_ca_are_never_overwritten() {
     let error = strait_certs(dir, "init {}/ca").expect_err("not empty");
     assert!(error.starts_with("STR0701") && error.contains("never overwritten"), "{error}");
     let error = strait_certs(dir, &format!("{ISSUE} --out {{}}/ca")).expect_err("a CA");
-    assert!(error.contains("holds a CA"), "{error}");
+    assert!(error.contains("contains a CA"), "{error}");
     assert_eq!(AuthorityPem::read(&dir.join("ca")).expect("there"), before);
 }
 
@@ -84,7 +84,7 @@ fn invalid_values_are_rejected_with_the_reason() {
     let dir = dir.path();
     strait_certs(dir, "init {}/ca").expect("made");
     for (line, reason) in [
-        ("--ttl 91d --out {}/w", "--ttl 91d is not from 1s to 90d"),
+        ("--ttl 91d --out {}/w", "--ttl 91d is not between 1s and 90d"),
         ("--ttl 0s --out {}/w", "from 1s"),
         ("--ttl soon --out {}/w", "is not a duration"),
         ("--trust-domain A/b --out {}/w", "trust domain"),

@@ -47,7 +47,7 @@ pub(super) fn of_root(root: &Value) -> Option<Value> {
         _ => return None,
     };
     let (subject, ends) = (text(&root["subject"]), text(&root["ends"]));
-    let fact = format!("root {subject} of the CA ends at {ends}");
+    let fact = format!("root {subject} of the CA expires at {ends}");
     Some(line("process", &codes::ROOT_ENDS, "ca".into(), fact))
 }
 

@@ -34,7 +34,8 @@ impl ObjectCheckArgs {
         if self.files.is_empty() {
             return Ok(());
         }
-        Err(CommandFailure::usage("-f goes with 'config'").next("strait check config -f FILE"))
+        Err(CommandFailure::usage("-f requires the category 'config'")
+            .next("strait check config -f FILE"))
     }
 }
 
@@ -79,7 +80,7 @@ pub(super) async fn run(
     if states.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
         tell!(
-            "{}: of VirtualServices, DestinationRules and whatever else Strait follows there is none; a kind that is spelt otherwise is none",
+            "{}: no object of a kind that Strait supports, such as VirtualService; check the spelling of the kinds",
             clean(&files.join(", "))
         );
     }
@@ -100,7 +101,7 @@ fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
     };
     (!hosts.is_empty()).then(|| {
         format!(
-            "no file has a service {named}{more}: whether it is there, a control plane knows (strait check config)"
+            "no file defines the hosts {named}{more}: use strait check config without -f to check them against a running mesh"
         )
     })
 }
@@ -138,7 +139,7 @@ fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String 
     let total = items(states).len();
     let counts: Vec<_> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     out += &match total {
-        0 => "There are no objects of the mesh's configuration.\n".to_owned(),
+        0 => "The mesh has no configuration objects.\n".to_owned(),
         1 => format!("1 object: {}\n", counts.join(", ")),
         _ => format!("{total} objects: {}\n", counts.join(", ")),
     };

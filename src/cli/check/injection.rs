@@ -62,9 +62,9 @@ pub(super) fn findings(found: &[WebhookReport], roots: Option<&str>) -> Vec<Valu
         let object = || format!("cluster/{cluster}");
         let webhooks = items(&configuration["webhooks"]);
         let fails = webhooks.iter().any(|one| one["failurePolicy"] == "Fail");
-        let becomes = if fails { "are not made" } else { "are made without one" };
+        let becomes = if fails { "are not created" } else { "are created without a sidecar" };
         let fact = format!(
-            "while the control plane doesn't answer, pods that ask for a sidecar, or whose namespace does, {becomes}"
+            "while the control plane is unreachable, new pods that require a sidecar {becomes}"
         );
         rows.push(note("injection", &codes::INJECT_AWAY, object(), fact));
         let knows = |one: &Value| {
@@ -73,7 +73,7 @@ pub(super) fn findings(found: &[WebhookReport], roots: Option<&str>) -> Vec<Valu
             roots.as_ref().is_none_or(|roots| !roots.is_disjoint(&known))
         };
         if !webhooks.iter().all(knows) {
-            let fact = "its API server knows the webhook by other roots than the published ones (caBundle of strait-inject): it can't ask";
+            let fact = "the caBundle of strait-inject in its API server contains none of the published root certificates, so the API server can't call the webhook";
             rows.push(problem("injection", &codes::INJECT_UNKNOWN, object(), fact));
         }
     }
@@ -123,8 +123,8 @@ mod tests {
                 "STR0911 cluster/west"
             ]
         );
-        assert!(text(&rows[0]["fact"]).ends_with("are not made"));
-        assert!(text(&rows[1]["fact"]).ends_with("are made without one"));
+        assert!(text(&rows[0]["fact"]).ends_with("are not created"));
+        assert!(text(&rows[1]["fact"]).ends_with("are created without a sidecar"));
         assert_eq!(rows[3]["severity"], "problem");
         assert_eq!(findings(&found, None).len(), 3, "nothing is published to compare with");
     }

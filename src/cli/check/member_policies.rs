@@ -58,9 +58,9 @@ fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
 }
 
 fn line(id: &str, count: u64, kind: &str) -> Value {
-    let lie = if count == 1 { "lies" } else { "lie" };
+    let lie = if count == 1 { "is" } else { "are" };
     let fact = format!(
-        "{count} of its own {kind} {lie} in it and count for nothing: policies are read from the config cluster alone"
+        "{count} {kind} {lie} defined in this member cluster, without effect: policies are read only from the config cluster"
     );
     note("access", &codes::ACCESS_IN_MEMBER, format!("cluster/{id}"), fact)
 }

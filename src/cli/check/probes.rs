@@ -35,7 +35,7 @@ pub(super) async fn gather(hub: &Hub, contexts: &[String]) -> Result<Vec<Value>,
             Ok(Some(round)) => found(context, &round),
             Ok(None) => vec![unasked(
                 context,
-                "no pod labelled app.kubernetes.io/name=strait-probe runs there that tells what it found",
+                "no running pod with the label app.kubernetes.io/name=strait-probe serves results there",
             )],
             Err(failure) => vec![unasked(context, failure.message())],
         });
@@ -61,9 +61,9 @@ fn found(context: &str, round: &Value) -> Vec<Value> {
         row["at"] = at.clone();
     }
     if let Some(problem) = round["problem"].as_str() {
-        rows.push(unasked(from, &format!("its last round could not be asked: {problem}")));
+        rows.push(unasked(from, &format!("the last round of the probe failed: {problem}")));
     } else if at.is_null() {
-        rows.push(unasked(from, "it has not asked yet"));
+        rows.push(unasked(from, "the probe has not sent requests yet"));
     }
     rows
 }

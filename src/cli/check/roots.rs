@@ -79,12 +79,12 @@ pub(super) fn differences(found: &[Published]) -> Vec<Value> {
         let shared = roots.intersection(usual).count();
         rows.push(if shared == 0 {
             let fact = format!(
-                "its workloads trust none of the roots of {others}: mTLS between them fails"
+                "its workloads trust none of the root certificates of {others}: mTLS between them fails"
             );
             problem("trust", &codes::ROOTS_DIFFER, object, fact)
         } else {
             let fact = format!(
-                "its workloads trust {} roots, of which {others} share {shared}; they have {}",
+                "its workloads trust {} root certificates; {others} share {shared} of them and trust {}",
                 roots.len(),
                 usual.len()
             );
@@ -94,7 +94,7 @@ pub(super) fn differences(found: &[Published]) -> Vec<Value> {
     if !known.is_empty() {
         let silent = found.iter().filter_map(|one| Some((&one.cluster, one.roots.as_ref().err()?)));
         rows.extend(silent.map(|(cluster, why)| {
-            let fact = format!("the roots that its workloads trust can't be compared: {why}");
+            let fact = format!("the root certificates of its workloads can't be compared: {why}");
             note("trust", &codes::ROOTS_DIFFER, format!("cluster/{cluster}"), fact)
         }));
     }

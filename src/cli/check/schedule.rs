@@ -77,8 +77,9 @@ where
         }
     };
     // As the first process of a container, it receives SIGTERM only if it installs a handler.
-    let mut ended = signal(SignalKind::terminate())
-        .map_err(|error| CommandFailure::failed(format!("SIGTERM can't be waited for: {error}")))?;
+    let mut ended = signal(SignalKind::terminate()).map_err(|error| {
+        CommandFailure::failed(format!("can't install a handler for SIGTERM: {error}"))
+    })?;
     tokio::select! {
         outcome = asking => outcome,
         outcome = serving => outcome,
@@ -123,7 +124,8 @@ fn answer(request: &Request<Incoming>, rounds: &Mutex<Rounds>) -> Response<Full<
         *response.body_mut() = Full::from(lock(rounds).last_round().to_string());
     } else {
         *response.status_mut() = StatusCode::NOT_FOUND;
-        *response.body_mut() = Full::from(format!("only /metrics and {ROUND_PATH} are here\n"));
+        *response.body_mut() =
+            Full::from(format!("not found; the paths are /metrics and {ROUND_PATH}\n"));
     }
     response
 }
@@ -176,7 +178,7 @@ impl Rounds {
             }
         };
         if self.problem.take().is_some() {
-            tell("asking again".to_owned());
+            tell("requests are sent again".to_owned());
         }
         self.asked += 1;
         self.last = Some(now);
@@ -209,7 +211,7 @@ impl Rounds {
         }
         for [from, to, network, gateway, service] in before.into_keys() {
             tell(format!(
-                "{from} to {to} ({network}) by {gateway} for {service}: is asked no more"
+                "{from} to {to} ({network}) by {gateway} for {service}: no longer requested"
             ));
         }
         self.rows = rows;
@@ -225,30 +227,30 @@ impl Rounds {
     fn metrics(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         let out = &mut text;
-        let help = "Requests to other clusters, by ok or the step that failed.";
+        let help = "Requests to other clusters, by result: ok or the step that failed.";
         let mut family = Family::counter(out, "strait_traffic_requests_total", help)?;
         for (key, counts) in &self.requests {
             for (result, count) in &counts.by_result {
                 family.sample(&[&labels(key)[..], &[("result", result)]].concat(), count)?;
             }
         }
-        let help = "Whether the last one failed.";
+        let help = "Whether the last request failed: 1 or 0.";
         let mut family = Family::gauge(out, "strait_traffic_failing", help)?;
         for (key, counts) in &self.requests {
             family.sample(&labels(key), u8::from(counts.failing.is_some()))?;
         }
-        let help = "How long the last one took.";
+        let help = "Duration of the last request, in seconds.";
         let mut family = Family::gauge(out, "strait_traffic_request_seconds", help)?;
         for (key, counts) in &self.requests {
             if let Some(seconds) = counts.seconds {
                 family.sample(&labels(key), seconds)?;
             }
         }
-        let help = "Rounds of requests, and those that could not be asked.";
+        let help = "Rounds of requests, by result: asked or failed.";
         Family::counter(out, "strait_traffic_rounds_total", help)?
             .sample(&[("result", "asked")], self.asked)?
             .sample(&[("result", "failed")], self.failed)?;
-        let help = "When requests were sent last.";
+        let help = "Time of the last round, in seconds since the Unix epoch.";
         let mut family = Family::gauge(out, "strait_traffic_last_round_timestamp_seconds", help)?;
         if let Some(last) = self.last {
             let since = last.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "asking again".to_owned(),
+                "requests are sent again".to_owned(),
                 format!("{other}: answers 200"),
                 format!("{one}: is asked no more")
             ]

@@ -139,7 +139,8 @@ fn chosen(args: &TrafficArgs, mut found: Vec<Value>) -> Result<Vec<Value>, Comma
     if let Some(from) = &args.from {
         found.retain(|row| row["from"] == **from);
         if found.is_empty() {
-            let text = format!("no probe of {} asks from {from:?}", args.probes.join(", "));
+            let text =
+                format!("no probe of {} sends requests from {from:?}", args.probes.join(", "));
             return Err(CommandFailure::failed(text).next("strait cluster list"));
         }
     }
@@ -165,7 +166,7 @@ fn report(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
     if let Some(file) = &args.junit {
         std::fs::write(file, junit(items(&answer))).map_err(|error| {
             let text = format!("{} can't be written: {error}", file.display());
-            CommandFailure::failed(text).next("name a file in a folder of yours")
+            CommandFailure::failed(text).next("choose a file in a writable directory")
         })?;
     }
     let bad = items(&answer).iter().any(|row| failed(row).is_some());
@@ -197,7 +198,7 @@ async fn identity(
     let answer = client.post(GIVER, &[], &json!({ "csr": request.csr })).await;
     let answer = answer.map_err(|failure| match failure.exit {
         Exit::NoRights => failure.next(format!(
-            "show the admin token itself, of which the readers' is not enough; or say who asks:\n{IDENTITY_NEXT}"
+            "use the admin token, because a reader token is not sufficient, or set an identity:\n{IDENTITY_NEXT}"
         )),
         _ => failure.or_next(IDENTITY_NEXT),
     })?;
@@ -262,7 +263,7 @@ fn failures(rows: &[Value]) -> String {
             &format!("  next: {}\n  help: strait help {code}\n", found.replace('\n', "\n        "));
     }
     if rows.is_empty() {
-        out += "There is no other network to enter. Clusters in the same one are asked with --direct, from where their pods can be dialled.\n";
+        out += "The mesh has no other network. Use --from ID --direct on a machine that can reach pods to check clusters in the same network.\n";
     }
     out
 }
@@ -362,7 +363,7 @@ async fn ask(
         "gateway": null, "endpoint": null, "service": null, "identity": null, "answer": null, "ms": null,
     });
     let Some(target) = target else {
-        let detail = "no service of it has a ready endpoint there that takes mTLS and is known by an address";
+        let detail = "no service of the cluster has a ready endpoint in this network that accepts mTLS and has an IP address";
         row["steps"] = json!([failure("ready", &codes::NOT_READY, detail.to_owned())]);
         return vec![row];
     };
@@ -375,7 +376,7 @@ async fn ask(
         let unneeded = match needed {
             true => "",
             false => {
-                "; all clusters are in this one, so nobody needs any: --from ID --direct asks its pods themselves, from where they can be dialled"
+                "; all clusters are in this network, so no gateway is needed: use --from ID --direct on a machine that can reach pods"
             }
         };
         let network = text(&network["network"]);
@@ -444,7 +445,7 @@ async fn probe(
             let shaken = timeout(STEP_LIMIT, connector.connect(name, stream)).await;
             shaken.unwrap_or_else(|_| Err(late())).map_err(|error| tls::failure(&error))
         }
-        Err(_) => Err("it is no name that TLS can carry".to_owned()),
+        Err(_) => Err("the name is not valid in TLS".to_owned()),
     };
     let mut stream = match shaken {
         Ok(stream) => stream,
@@ -462,7 +463,7 @@ async fn probe(
         }
         Ok(peer) => {
             let known = target.accounts.join(", ");
-            let detail = format!("{peer} answers, and proxies expect one of {known}");
+            let detail = format!("{peer} answers, but proxies expect one of {known}");
             outcome.steps.push(failure("mtls", &codes::TRAFFIC_FAILS, detail));
             outcome.identity = Some(peer);
             return outcome;
@@ -495,7 +496,7 @@ async fn probe(
     let status = asked.and_then(|head| {
         let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
         let status = status.and_then(|text| text.trim_end().parse::<u16>().ok());
-        status.ok_or_else(|| io::Error::other("what comes back is no answer of HTTP/1.1"))
+        status.ok_or_else(|| io::Error::other("the response is not HTTP/1.1"))
     });
     match status {
         // The service may respond with any status, but not with one that means it is unreachable.
@@ -504,7 +505,7 @@ async fn probe(
             outcome.answer = Some(status.to_string());
         }
         Ok(status) => {
-            let detail = format!("the answer is {status}: the sidecar reaches no workload");
+            let detail = format!("the status is {status}: the sidecar can't reach the workload");
             outcome.steps.push(failure("answer", &codes::TRAFFIC_FAILS, detail));
         }
         Err(error) => {

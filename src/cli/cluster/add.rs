@@ -218,13 +218,13 @@ pub(super) async fn prepare<'a>(
     objects.extend(webhook.into_iter().filter(|object| !of_reader(object)));
 
     let mut plan = clusters(hub, &hub_uid, &remote, &remote_uid, &version);
-    plan += &format!("Will make in {}", remote.context);
+    plan += &format!("Will create in {}", remote.context);
     plan += &if is_hub {
         let label =
             network.map(|network| format!("  label {NETWORK_LABEL}={network} of namespace {ns}\n"));
-        format!(", which is the config cluster\n{}", label.unwrap_or_default())
+        format!(", the config cluster\n{}", label.unwrap_or_default())
     } else {
-        let known = if is_member { ", which is a member already" } else { "" };
+        let known = if is_member { ", which is already a member" } else { "" };
         format!("{known} (rbac level {})\n{}", args.rbac.as_str(), args.rights_told())
     };
     plan += &gateway.as_ref().map(GatewayPlan::plan_text).unwrap_or_default();
@@ -237,7 +237,7 @@ pub(super) async fn prepare<'a>(
     let mut finds_problem = false;
     if !is_member {
         plan += &format!(
-            "Will make in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
+            "Will create in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
             hub.context,
             secret::name_of(&id),
             args.token_ttl
@@ -265,11 +265,11 @@ async fn in_network(
         && other != network
     {
         let text = format!(
-            "namespace {namespace} of {} says that the cluster is in network {other:?}, not {network:?}; nothing was changed",
+            "namespace {namespace} of {} assigns the cluster to network {other:?}, not {network:?}; nothing was changed",
             hub.context
         );
         return Err(CommandFailure::failed(text).next(format!(
-            "give --network {other}, or change it first: strait network join {} --network {network}",
+            "set --network {other}, or change the network first: strait network join {} --network {network}",
             hub.context
         )));
     }
@@ -294,10 +294,10 @@ async fn discovery_of(
     }
     let Some(Front { address, .. }) = hub.front(ns).await? else {
         return Err(CommandFailure::failed(format!(
-            "service {ns}/strait of {} has no address outside its cluster, by which the gateway would reach the control plane; nothing was changed",
+            "service {ns}/strait of {} has no address outside its cluster, so the gateway can't reach the control plane; nothing was changed",
             hub.context
         ))
-        .next("wait for its load balancer, or say where: --discovery HOST:15012"));
+        .next("wait for its load balancer, or set the address: --discovery HOST:15012"));
     };
     Ok(if address.contains(':') {
         format!("[{address}]:15012")
@@ -315,7 +315,7 @@ async fn doubt_of_address(args: &AddArgs, hub: &ClusterApi) -> Result<String, Co
     match hub.front(ns).await? {
         Some(Front { address, is_named: false, .. }) if is_gateway_given || is_webhook_given => {
             Ok(format!(
-                "  ? {address} is what service {ns}/strait was given: the control plane's certificate must have it, too;\n    \
+                "  ? {address} is the load balancer address of service {ns}/strait: the control plane's certificate must contain it;\n    \
                  helm upgrade strait deploy/charts/strait -n {ns} --reuse-values --set service.address={address}\n"
             ))
         }
@@ -380,14 +380,14 @@ impl Joining<'_> {
             remote.apply(manifest).await?;
         }
         if self.is_member {
-            done(&format!("gateway and injection as asked for made in {}", remote.context));
+            done(&format!("created the requested gateway and injection in {}", remote.context));
             return Ok(());
         }
-        done(&format!("reader made in {}", remote.context));
+        done(&format!("created the reader in {}", remote.context));
         let (token, ends) = token(remote, args.token_ttl).await?;
         check_rights(&remote.with_token(&token)?, args.rbac).await?;
         let resources: Vec<&str> = args.rbac.resources().iter().map(|(_, name)| *name).collect();
-        done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
+        done(&format!("the reader can read {}; token valid until {ends}", resources.join(", ")));
         let spec = member(args, id, remote, token)?;
         make_secret(hub, &args.change.hub.namespace, id, &spec, args.self_renew).await
     }
@@ -401,7 +401,7 @@ impl Joining<'_> {
         };
         let network = args.network.as_deref().filter(|_| args.gateway.gateway);
         if let Some(network) = network {
-            tell!("next: strait network get {network} --wait    # until it can be entered");
+            tell!("next: strait network get {network} --wait    # until it has a usable gateway");
         }
         if args.webhook.is_asked() {
             tell!(
@@ -451,8 +451,8 @@ impl Joining<'_> {
                 out += &secret::to_yaml(&args.change.hub.namespace, id, &spec, args.self_renew);
             }
             None => {
-                out += "# In the config cluster: a Secret, once the above is applied and a token can be made.\n\
-                        # Run the same command again to have it printed.\n";
+                out += "# In the config cluster: a Secret, after the manifests above are applied and a token can be created.\n\
+                        # Run the same command again to print it.\n";
             }
         }
         output::print(&out)?;
@@ -479,7 +479,7 @@ impl AddArgs {
         check_ttl(self.token_ttl)?;
         self.wait.check()?;
         if self.gateway.gateway && self.network.is_none() && self.from.is_none() && !self.rights {
-            return Err(CommandFailure::usage("--gateway leads into a network, and none is named")
+            return Err(CommandFailure::usage("--gateway requires the name of its network")
                 .next("add --network NET"));
         }
         Ok(())
@@ -496,44 +496,40 @@ impl AddArgs {
             if more.gateway_secrets.is_empty() {
                 "no secrets"
             } else {
-                "no secrets but those below"
+                "no secrets except those below"
             },
-            if more.roots {
-                "no writes of other objects than these"
-            } else {
-                "no writes of objects"
-            },
+            if more.roots { "writes only the ConfigMaps below" } else { "no writes of objects" },
         );
         told += match self.rbac {
             Rbac::Core => {
-                "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
-                 and localities come from its slices only; no pod of it can call by its token\n"
+                "  ! without pods and nodes, the identities of its workloads are unknown: its endpoints can't be reached from other networks,\n    \
+                 localities come from its EndpointSlices only, and its pods can't authenticate with tokens\n"
             }
             Rbac::Full => {
-                "  and create of tokenreviews, and get of the keys by which tokens are signed:\n    \
-                 to know pods by their tokens\n"
+                "  create tokenreviews, and get the keys that sign tokens:\n    \
+                 to authenticate pods by their tokens\n"
             }
         };
         if more.roots {
-            told += "  create of ConfigMaps, and get, list, watch, update of istio-ca-root-cert and strait-ca-root-cert:\n    \
-                     the roots that its workloads are to believe\n";
+            told += "  create ConfigMaps; get, list, watch, update istio-ca-root-cert and strait-ca-root-cert:\n    \
+                     the root certificates for its workloads\n";
         }
         for namespace in &more.gateway_secrets {
             told += &format!(
-                "  role strait-gateway-secrets in {namespace}: get, list, watch of its secrets, for the gateways there;\n    \
-                 and create of subjectaccessreviews: whether a gateway's own account may list them\n"
+                "  role strait-gateway-secrets in {namespace}: get, list, watch its secrets, for the gateways there;\n    \
+                 create subjectaccessreviews, to check whether a gateway's own account may list them\n"
             );
         }
         if more.self_renew {
-            told += "  role strait-reader: create of serviceaccounts/token, for strait-reader alone: its next token\n";
+            told += "  role strait-reader: create serviceaccounts/token, only for strait-reader: its next token\n";
         }
         if more.own_mesh {
-            told += "  and get of the ConfigMaps strait and istio: its own trust domain\n";
+            told += "  get the ConfigMaps strait and istio: its own trust domain\n";
         }
         if more.own_traffic {
-            told += "  and of its traffic objects, which count for its proxies where the policy file says so (trafficFrom)\n";
+            told += "  get, list, watch its traffic objects, which apply to its proxies if the policy file allows it (trafficFrom)\n";
         }
-        told += "  what is lost without each right: strait cluster add --rights\n";
+        told += "  what does not work without each right: strait cluster add --rights\n";
         told
     }
 }
@@ -541,12 +537,12 @@ impl AddArgs {
 /// Returns the error for an address of the config cluster itself.
 pub(super) fn of_config_cluster(what: &str, hub: &ClusterApi, uid: &str) -> CommandFailure {
     let fact = format!(
-        "{what} leads to the config cluster itself, that of context {} (kube-system {uid}), and it is a member already",
+        "{what} is the config cluster itself, that of context {} (kube-system {uid}), which is always a member",
         hub.context
     );
     CommandFailure::coded(&codes::SAME_CLUSTER_TWICE, fact)
-        .next("name another cluster, or the context of the config cluster by --context\nfor a gateway or injection in the config cluster itself: --gateway, --inject\n\
-               for the Secrets of its gateways: rbac.gatewaySecrets of the chart strait, in place of --gateway-secrets")
+        .next("choose another cluster, or set --context to the context of the config cluster\nfor a gateway or injection in the config cluster itself: --gateway, --inject\n\
+               for the Secrets of its gateways: rbac.gatewaySecrets of the chart strait instead of --gateway-secrets")
 }
 
 /// Parses a cluster ID.
@@ -554,7 +550,7 @@ pub(super) fn cluster_id(text: &str) -> Result<ClusterId, CommandFailure> {
     ClusterId::parse(text).map_err(|error| {
         CommandFailure::usage(format!("{text:?} can't be a cluster ID: {error}"))
             .code(codes::CLUSTER_ID_INVALID.id)
-            .next("choose one by --name; it is the CLUSTER_ID of the cluster's proxies")
+            .next("choose an ID with --name; it is the CLUSTER_ID of the cluster's proxies")
     })
 }
 
@@ -564,7 +560,7 @@ pub(super) fn check_ttl(ttl: HumanDuration) -> Result<(), CommandFailure> {
         return Ok(());
     }
     Err(CommandFailure::usage(format!(
-        "--token-ttl {ttl} is less than 10m, the least an API server gives"
+        "--token-ttl {ttl} is less than 10m, the minimum of an API server"
     )))
 }
 
@@ -614,7 +610,7 @@ pub(super) fn refused(
             .next(refusal.code.next_for(id.map(ClusterId::as_str)));
     if *refusal.code == codes::LOOPBACK_SERVER {
         return failure.next(
-            "name the URL that the control plane can use: --api-server https://HOST:PORT\n\
+            "set the URL that the control plane can use: --api-server https://HOST:PORT\n\
              (the same one again, if the control plane runs on this machine)",
         );
     }
@@ -641,7 +637,10 @@ pub(super) async fn free(
     if let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str())) {
         return Err(CommandFailure::coded(
             &codes::ID_TAKEN,
-            format!("cluster ID {id} is held by secret {}; nothing was changed", full_name(secret)),
+            format!(
+                "cluster ID {id} is already in secret {}; nothing was changed",
+                full_name(secret)
+            ),
         )
         .next(format!(
             "for a new token: strait cluster rotate {id}\nfor another cluster: --name ID"
@@ -658,7 +657,7 @@ pub(super) async fn free(
             return Err(CommandFailure::coded(
                 &codes::SAME_CLUSTER_TWICE,
                 format!(
-                    "{server} is the API server of member {other} already (secret {}); nothing was changed",
+                    "{server} is already the API server of member {other} (secret {}); nothing was changed",
                     full_name(secret)
                 ),
             )
@@ -740,7 +739,7 @@ pub(super) async fn make_secret(
         fields.remove("stringData");
     }
     hub.apply(&manifest).await?;
-    done(&format!("secret {namespace}/{} made in {}", secret::name_of(id), hub.context));
+    done(&format!("created secret {namespace}/{} in {}", secret::name_of(id), hub.context));
     Ok(())
 }
 

@@ -83,9 +83,12 @@ impl Hub {
 
     /// Returns the error for a cluster without a Secret.
     pub(crate) fn no_member(&self, hub: &ClusterApi, id: &str) -> CommandFailure {
-        let text = format!("no secret in {} of {} holds cluster {id}", self.namespace, hub.context);
+        let text = format!(
+            "no secret in namespace {} of {} contains cluster {id}",
+            self.namespace, hub.context
+        );
         CommandFailure::failed(text).next(format!(
-            "see which there are: strait cluster list -o wide\nto make it a member: strait cluster add CONTEXT --name {id}"
+            "to list the members: strait cluster list -o wide\nto make it a member: strait cluster add CONTEXT --name {id}"
         ))
     }
 
@@ -93,9 +96,9 @@ impl Hub {
     fn contexts(&self) -> Result<Kubeconfig, CommandFailure> {
         let usual = || kubeconfig::usual_files().into_iter().filter(|file| file.exists()).collect();
         let files: Vec<PathBuf> = self.kubeconfig.clone().map_or_else(usual, |file| vec![file]);
-        let name_it = "name it by --kubeconfig or KUBECONFIG";
+        let name_it = "set --kubeconfig or KUBECONFIG";
         if files.is_empty() {
-            return Err(CommandFailure::usage("there is no kubeconfig").next(name_it));
+            return Err(CommandFailure::usage("no kubeconfig was found").next(name_it));
         }
         files.iter().try_fold(Kubeconfig::default(), |merged, file| {
             let read = Kubeconfig::read_from(file).and_then(|mut read| {
@@ -196,7 +199,10 @@ impl ClusterApi {
         if self.skips_verification {
             return Err(CommandFailure::coded(
                 &codes::SKIPS_VERIFICATION,
-                format!("context {} skips TLS verification, and a member may not", self.context),
+                format!(
+                    "context {} skips TLS verification, which is not allowed for members",
+                    self.context
+                ),
             ));
         }
         let name = tls_server_name.map(str::to_owned);
@@ -238,7 +244,7 @@ impl ClusterApi {
         let path = format!("{}?fieldManager={FIELD_MANAGER}&force=true", path_of(manifest));
         let kind = "application/apply-patch+yaml";
         let applied = self.request(Method::PATCH, &path, kind, Some(manifest)).await?;
-        let gone = || CommandFailure::failed(format!("{path}: no such place in {}", self.context));
+        let gone = || CommandFailure::failed(format!("{path} does not exist in {}", self.context));
         applied.map(|_| ()).ok_or_else(gone)
     }
 
@@ -247,7 +253,7 @@ impl ClusterApi {
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
         let kind = "application/merge-patch+json";
         let changed = self.request(Method::PATCH, &path, kind, Some(patch)).await?;
-        changed.map(|_| ()).ok_or_else(|| CommandFailure::failed(format!("{path} is gone")))
+        changed.map(|_| ()).ok_or_else(|| CommandFailure::failed(format!("{path} was deleted")))
     }
 
     /// Deletes an object. Returns `false` if it did not exist.
@@ -276,7 +282,7 @@ impl ClusterApi {
         match (part("token"), part("expirationTimestamp")) {
             (Some(token), Some(ends)) => Ok(Some((token, ends))),
             _ => Err(CommandFailure::failed(format!(
-                "{} answered a TokenRequest without a token",
+                "{} returned no token for a TokenRequest",
                 self.context
             ))),
         }
@@ -343,7 +349,9 @@ impl ClusterApi {
             .header("Content-Type", content)
             .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
             .map_err(|_| {
-                CommandFailure::usage(format!("{path:?} holds characters that no name has"))
+                CommandFailure::usage(format!(
+                    "{path:?} contains characters that are invalid in a name"
+                ))
             })?;
         let asked = tokio::time::timeout(REQUEST_LIMIT, self.client.request::<Value>(request));
         let Ok(answer) = asked.await else {
@@ -367,7 +375,7 @@ impl ClusterApi {
             },
             Err(kube::Error::Auth(error)) => Err(no_credential(&self.context, &error)),
             Err(kube::Error::SerdeError(_)) => Err(CommandFailure::failed(format!(
-                "{what} was not answered as an API server does"
+                "{what}: the response is not one of an API server"
             ))),
             Err(error) => Err(match strait_kube_client::ApiError::of_exchange(&what, &error) {
                 strait_kube_client::ApiError::Unauthorized(_) => self.refused(&what),
@@ -400,7 +408,7 @@ impl ClusterApi {
     pub(crate) fn no_namespace(&self, namespace: &str) -> CommandFailure {
         let text = format!("{} has no namespace {namespace}; nothing was changed", self.context);
         CommandFailure::failed(text).next(format!(
-            "name the control plane's namespace by --namespace, or make it: kubectl create namespace {namespace}"
+            "set --namespace to the control plane's namespace, or create it: kubectl create namespace {namespace}"
         ))
     }
 }
@@ -412,7 +420,7 @@ fn client(context: &str, config: &Config) -> Result<Client, CommandFailure> {
             .next(format!("kubectl --context {context} version"))
     };
     if config.proxy_url.is_some() {
-        return Err(unusable("it goes through a proxy, which is not supported".to_owned()));
+        return Err(unusable("it uses a proxy, which is not supported".to_owned()));
     }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -438,13 +446,17 @@ fn client(context: &str, config: &Config) -> Result<Client, CommandFailure> {
 /// may contain the credential and is not shown.
 fn no_credential(context: &str, error: &AuthError) -> CommandFailure {
     let fact = match error {
-        AuthError::AuthExecStart(error) => format!("its program can't be run: {error}"),
+        AuthError::AuthExecStart(error) => {
+            format!("its credential program can't be started: {error}")
+        }
         AuthError::AuthExecRun { out, .. } => {
             let said = String::from_utf8_lossy(&out.stderr);
             let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("see above");
-            format!("its program failed ({}): {last}", out.status)
+            format!("its credential program failed ({}): {last}", out.status)
         }
-        AuthError::AuthExecParse(_) => "its program printed no ExecCredential".to_owned(),
+        AuthError::AuthExecParse(_) => {
+            "its credential program printed no ExecCredential".to_owned()
+        }
         error => root_cause(error),
     };
     CommandFailure::new(
@@ -530,11 +542,10 @@ fn next_of_forbidden(context: &str, message: &str) -> String {
     // No object can be created in a namespace that is being deleted, regardless of rights.
     match message.contains("being terminated") {
         true => format!(
-            "wait until that namespace is gone, and give the command again:\nkubectl --context {context} get namespaces"
+            "wait until that namespace is deleted, and run the command again:\nkubectl --context {context} get namespaces"
         ),
-        false => {
-            "ask for that right, or let somebody who has it apply the output of -o yaml".to_owned()
-        }
+        false => "request that right, or ask a person who has it to apply the output of -o yaml"
+            .to_owned(),
     }
 }
 
@@ -554,6 +565,6 @@ mod tests {
             "unable to create new content in namespace strait-reader because it is being terminated",
         );
         assert!(going.starts_with("wait until"), "{going}");
-        assert!(refused("User \"carol\" cannot create resource").starts_with("ask for that right"));
+        assert!(refused("User \"carol\" cannot create resource").starts_with("request that right"));
     }
 }

@@ -116,7 +116,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     Ok(match (rows.iter().any(failed), rows.iter().any(behind)) {
         (true, _) => {
             tell!(
-                "next: mend what is said above, and give the same file again: members stay as they are"
+                "next: fix the reported problems and use the same file again: existing members stay unchanged"
             );
             Exit::Failed
         }
@@ -139,9 +139,9 @@ fn table(rows: &[FleetRow<'_>]) -> String {
     let row = |row: &FleetRow<'_>| {
         let result = match &row.result {
             FleetResult::Ready => Cell::good("can be added"),
-            FleetResult::Member => "a member already".into(),
+            FleetResult::Member => "already a member".into(),
             FleetResult::Added(Exit::Fine) => Cell::good("added"),
-            FleetResult::Added(_) => Cell::doubtful("added, and not followed yet: see above"),
+            FleetResult::Added(_) => Cell::doubtful("added, but not synced yet: see above"),
             FleetResult::Failed(failure) => Cell::bad(format!("failed: {}", failure.message())),
         };
         let id = row.args.name.as_deref().unwrap_or_else(|| context(&row.args));
@@ -163,13 +163,13 @@ fn read(file: &Path, args: &AddArgs) -> Result<Vec<AddArgs>, CommandFailure> {
     };
     let metadata = std::fs::metadata(file).map_err(|error| usage(error.to_string()))?;
     if metadata.len() > FILE_BYTES_MAX {
-        return Err(usage(format!("it is larger than {FILE_BYTES_MAX} bytes")));
+        return Err(usage(format!("the file is larger than {FILE_BYTES_MAX} bytes")));
     }
     let text = std::fs::read_to_string(file).map_err(|error| usage(error.to_string()))?;
     let entries: Vec<FleetEntry> = serde_saphyr::from_str(&text)
         .map_err(|error| usage(output::clean(&error.without_snippet().to_string())))?;
     if entries.is_empty() {
-        return Err(usage("it lists no cluster".to_owned()));
+        return Err(usage("the file lists no clusters".to_owned()));
     }
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();

@@ -96,7 +96,10 @@ impl Wait {
                 Ok(answer) => answer,
                 // The change itself succeeded, so this is not a failure of the command.
                 Err(failure) => {
-                    tell!("! how it is taken can't be seen from here: {}", failure.message());
+                    tell!(
+                        "! the control plane can't be queried from here, so the effect is unknown: {}",
+                        failure.message()
+                    );
                     tell!("  next: {check}");
                     return Ok(Exit::Fine);
                 }
@@ -120,12 +123,12 @@ impl Wait {
             if let Some((why, since)) = trouble.as_ref().filter(|_| !self.wait)
                 && since.elapsed() >= STANDS
             {
-                let next = format!("{check}\nto wait on: --wait");
+                let next = format!("{check}\nto keep waiting: --wait");
                 return Err(goal.failed(id, why, Exit::Unhealthy).next(next));
             }
             if Instant::now() >= deadline {
                 let why = trouble.map(|(why, _)| format!(": {why}")).unwrap_or_default();
-                let why = format!("not within {}{why}", self.timeout);
+                let why = format!("timed out after {}{why}", self.timeout);
                 return Err(goal.failed(id, &why, Exit::TimedOut).next(check));
             }
             if state != last {
@@ -140,12 +143,12 @@ impl Wait {
 impl Goal {
     fn failed(self, id: &ClusterId, why: &str, exit: Exit) -> CommandFailure {
         let fact = match self {
-            Self::Synced => "was added, and is not synced; it joins as soon as it can",
+            Self::Synced => "was added but has not synced; it joins once it syncs",
             Self::Renewed(_) => {
-                "has a new credential in its Secret, and the control plane does not use it yet"
+                "has a new credential in its Secret, but the control plane does not use it yet"
             }
-            Self::Mode(_) => "has its Secret changed, and the control plane does not follow yet",
-            Self::Gone => "has lost its Secret, and has not left yet",
+            Self::Mode(_) => "has a changed Secret, but the control plane has not applied it yet",
+            Self::Gone => "has no Secret any more, but has not left yet",
         };
         CommandFailure::new(exit, format!("cluster {id} {fact}: {}", clean(why)))
     }
@@ -156,7 +159,7 @@ fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
     let Some(row) = find(rows, id) else {
         return match goal {
             Goal::Gone => FollowStep::Done,
-            _ => FollowStep::Pending("not seen yet".to_owned(), None),
+            _ => FollowStep::Pending("not visible yet".to_owned(), None),
         };
     };
     let state = text(&row["state"]);
@@ -174,7 +177,7 @@ fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
             // one.
             let why = reason.split_once("the old one does: ").map(|(_, why)| why.to_owned());
             let why = why.filter(|why| code(why).is_some());
-            FollowStep::Pending(format!("{state}, by the old credential"), why)
+            FollowStep::Pending(format!("{state}, with the old credential"), why)
         }
         Goal::Mode(wanted) => match (row["mode"].as_str(), wanted) {
             (Some(mode), Some(wanted)) if mode == *wanted => FollowStep::Done,
@@ -215,7 +218,7 @@ fn report(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
         Goal::Mode(_) => return done(&format!("cluster {id} is {state}")),
         Goal::Synced => done(&format!("synced: {services} services, {endpoints} endpoints")),
         Goal::Renewed(_) => {
-            done(&format!("read by the new token: {services} services, {endpoints} endpoints"));
+            done(&format!("synced with the new token: {services} services, {endpoints} endpoints"));
         }
     }
     tell!("Cluster {id} is {state}, network {network}.");
@@ -263,24 +266,24 @@ mod tests {
             (
                 json!({ "state": "live", "credential": old_token }),
                 Goal::Renewed(new),
-                pending("live, by the old credential", None),
+                pending("live, with the old credential", None),
             ),
             (
                 json!({ "state": "authFailed", "reason": "STR0304: 401", "credential": old_token }),
                 Goal::Renewed(new),
-                pending("authFailed, by the old credential", None),
+                pending("authFailed, with the old credential", None),
             ),
             (
                 json!({ "state": "live", "credential": old_token,
                         "reason": format!("{takes_over}it has not synced yet") }),
                 Goal::Renewed(new),
-                pending("live, by the old credential", None),
+                pending("live, with the old credential", None),
             ),
             (
                 json!({ "state": "live", "credential": old_token,
                         "reason": format!("{takes_over}STR0315: not permitted") }),
                 Goal::Renewed(new),
-                pending("live, by the old credential", Some("STR0315: not permitted")),
+                pending("live, with the old credential", Some("STR0315: not permitted")),
             ),
             (
                 json!({ "state": "live", "credential": new_token }),
@@ -306,6 +309,6 @@ mod tests {
             assert_eq!(step(std::slice::from_ref(&row), "east", &goal), expected, "{row}");
         }
         assert_eq!(step(&[], "east", &Goal::Gone), FollowStep::Done);
-        assert_eq!(step(&[], "east", &Goal::Synced), pending("not seen yet", None));
+        assert_eq!(step(&[], "east", &Goal::Synced), pending("not visible yet", None));
     }
 }

@@ -56,9 +56,9 @@ impl GatewayPlan<'_> {
     pub(super) fn plan_text(&self) -> String {
         let Self { network, discovery, image, .. } = self;
         format!(
-            "  namespace {NAMESPACE}, and in it serviceaccount, deployment, poddisruptionbudget and service {NAME}:\n    \
-             the gateway of network {network}, at each address that a load balancer gives the service;\n    \
-             2 pods of {image} without a right to anything of the cluster; the control plane is at {discovery}\n"
+            "  namespace {NAMESPACE} with serviceaccount, deployment, poddisruptionbudget and service {NAME}:\n    \
+             the gateway of network {network}, at each load balancer address of the service;\n    \
+             2 pods of {image} without any rights in the cluster; the control plane is at {discovery}\n"
         )
     }
 

@@ -77,7 +77,7 @@ pub(crate) async fn run(args: &ImportArgs) -> CommandResult {
     }
     let line = |(id, member): (&ClusterId, &MemberSpec)| {
         format!(
-            "Will make secret {ns}/{}: cluster ID {id}, {}\n",
+            "Will create secret {ns}/{}: cluster ID {id}, {}\n",
             secret::name_of(id),
             member.access.server
         )
@@ -124,7 +124,7 @@ fn bytes(file: &str) -> Result<Vec<u8>, CommandFailure> {
         let absent = error.kind() == std::io::ErrorKind::NotFound;
         let exit = if absent { Exit::Usage } else { Exit::Failed };
         CommandFailure::new(exit, format!("{file} can't be read: {error}"))
-            .next("name a kubeconfig, or the manifest of a Secret with kubeconfigs")
+            .next("choose a kubeconfig, or the manifest of a Secret with kubeconfigs")
     })?;
     Ok(bytes)
 }
@@ -167,7 +167,7 @@ fn read(
     }
     if let (Some(name), false) = (&args.name, found.is_empty()) {
         let [(_, bytes, named)] = <[_; 1]>::try_from(found).map_err(|_| {
-            CommandFailure::usage("--name can't name the clusters of a file with several")
+            CommandFailure::usage("--name can't be used for a file with several clusters")
         })?;
         found = vec![(name.clone(), bytes, named)];
     }
@@ -175,7 +175,10 @@ fn read(
     for (key, bytes, named) in found {
         let (id, member) = member(args, &key, &bytes, &named)?;
         if members.insert(id, member).is_some() {
-            return Err(CommandFailure::failed(format!("{} holds cluster {key} twice", args.file)));
+            return Err(CommandFailure::failed(format!(
+                "{} contains cluster {key} twice",
+                args.file
+            )));
         }
     }
     Ok(members)
@@ -219,7 +222,7 @@ fn of_secret(
     }
     if data.is_empty() {
         return Err(CommandFailure::failed(format!(
-            "the Secret in {} holds no cluster",
+            "the Secret in {} contains no cluster",
             args.file
         )));
     }

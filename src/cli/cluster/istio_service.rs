@@ -77,10 +77,11 @@ pub(super) fn named(namespace: &str) -> [Value; 2] {
 /// Returns the lines of the plan that describe the Service.
 pub(super) fn plan_text(namespace: &str, address: &str) -> String {
     let mut text = format!(
-        "  namespace {namespace}, and in it service {NAME} without pods, that leads to {address}: for Istio's agents\n"
+        "  namespace {namespace} with service {NAME} without pods, which routes to {address}: for Istio's agents\n"
     );
     if namespace != "istio-system" {
-        text += "  ! agents look for istiod.istio-system.svc unless their injector says otherwise: --namespace istio-system\n";
+        text +=
+            "  ! by default, agents connect to istiod.istio-system.svc: --namespace istio-system\n";
     }
     text
 }

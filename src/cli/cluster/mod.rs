@@ -193,7 +193,7 @@ pub(super) fn same_addresses(same: &Value) -> String {
     let (count, first) = (text(&same["addresses"]), text(&same["first"]));
     let (other, holder) = (text(&same["cluster"]), text(&same["holder"]));
     format!(
-        "same address: {count} of its pods' are those of pods of {other} in network {network:?} (first {first}); proxies of other clusters are given {holder}'s"
+        "same address: {count} of its pods have addresses of pods of {other} in network {network:?} (first {first}); proxies of other clusters receive the pods of {holder}"
     )
 }
 
@@ -203,7 +203,7 @@ pub(super) fn same_range(same: &Value) -> String {
     let network = same["network"].as_str().unwrap_or_default();
     let (other, range) = (text(&same["cluster"]), text(&same["range"]));
     format!(
-        "same addresses may come: its nodes and those of {other} give pods addresses of {range} in network {network:?}"
+        "same addresses are possible: its nodes and the nodes of {other} assign pod addresses of {range} in network {network:?}"
     )
 }
 

@@ -97,7 +97,7 @@ pub(super) async fn preview(
     }
     let mut out = "What would change\n".to_owned();
     out.extend(changes(&facts).iter().map(|line| format!("  {line}\n")));
-    out.extend(trouble.iter().map(|fact| format!("  ? not all can be told: {fact}\n")));
+    out.extend(trouble.iter().map(|fact| format!("  ? incomplete: {fact}\n")));
     out
 }
 
@@ -107,10 +107,10 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
     let services: BTreeMap<String, &Value> =
         items(&facts.services["items"]).iter().map(|one| (name_of(one), one)).collect();
     let network = facts.network.as_deref().unwrap_or_default();
-    let shown = if network.is_empty() { "\"\" (nothing names one)" } else { network };
+    let shown = if network.is_empty() { "\"\" (no label or flag names one)" } else { network };
     let endpoints: usize = items(&facts.slices["items"]).iter().map(ready).sum();
     lines.push(format!(
-        "{} services with {endpoints} ready endpoints would come, in network {shown}",
+        "{} services with {endpoints} ready endpoints would be added, in network {shown}",
         services.len()
     ));
     if let Some(merged) = &facts.merged {
@@ -123,7 +123,11 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
             .collect();
         let shared: Vec<&String> =
             services.keys().filter(|name| known.contains_key(*name)).collect();
-        lines.push(format!("{} of them would be merged{}", shared.len(), named(&shared)));
+        lines.push(format!(
+            "{} of them would be merged with services of the mesh with services of the mesh{}",
+            shared.len(),
+            named(&shared)
+        ));
         lines.extend(conflicts(
             shared
                 .iter()
@@ -142,10 +146,10 @@ fn changes(facts: &PreviewFacts) -> Vec<String> {
     }
     match &facts.roots {
         (Some(there), Some(here)) if there != here => lines.push(format!(
-            "! its workloads trust other roots than the config cluster's (ConfigMap {ROOTS}): mTLS between them will fail"
+            "! its workloads trust different root certificates than the config cluster's (ConfigMap {ROOTS}): mTLS between them will fail"
         )),
-        (Some(_), Some(_)) => lines.push("its workloads trust the config cluster's roots".into()),
-        _ => lines.push(format!("? roots can't be compared: no ConfigMap {ROOTS} on both sides")),
+        (Some(_), Some(_)) => lines.push("its workloads trust the config cluster's root certificates".into()),
+        _ => lines.push(format!("? root certificates can't be compared: ConfigMap {ROOTS} is missing in one of the clusters")),
     }
     lines
 }
@@ -185,7 +189,7 @@ fn crossing(
         gateways.iter().any(|one| !items(&one["status"]["loadBalancer"]["ingress"]).is_empty());
     if gateways.is_empty() && !has_some {
         lines.push(format!(
-            "! no gateway leads into network {network:?}: {} would not reach its endpoints (STR0401); strait network join",
+            "! network {network:?} has no gateway: {} could not reach its endpoints (STR0401); strait network join",
             others.iter().map(|other| format!("{other:?}")).collect::<Vec<_>>().join(", ")
         ));
     } else if !gateways.is_empty() && !addressed && !has_some {
@@ -196,7 +200,7 @@ fn crossing(
         let labels = gateways.iter().map(|one| &one["metadata"]["labels"]);
         let port = labels.filter_map(|labels| labels[GATEWAY_PORT_LABEL].as_str()).next();
         lines.push(format!(
-            "other networks would reach it by gateway, port {}{}",
+            "other networks would reach it through its gateway, port {}{}",
             gateway_port(port),
             named(&names)
         ));
@@ -204,7 +208,7 @@ fn crossing(
     for other in others {
         let row = items(&facts.networks).iter().find(|row| row["network"] == **other);
         if row.is_some_and(|row| items(&row["gateways"]).is_empty()) {
-            lines.push(format!("! network {other:?} has no gateway: its endpoints stay out of reach there (STR0401)"));
+            lines.push(format!("! network {other:?} has no gateway: the new cluster can't reach its endpoints (STR0401)"));
         }
     }
     lines
@@ -253,17 +257,21 @@ fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)
         (!names.is_empty()).then(|| format!("{sign}{} {what}{}", names.len(), named(&shown)))
     };
     let lines = [
-        line("! ", kinds, "are of another kind there, where the mesh's stays in force"),
+        line(
+            "! ",
+            kinds,
+            "are of a different kind in this cluster; the kind in the mesh stays active",
+        ),
         line(
             "! ",
             other,
-            "have ports of another name or protocol there, where the mesh's stay in force",
+            "have ports with a different name or protocol in this cluster; the mesh's stay active",
         ),
         line("", more, "would get more ports"),
         line(
             "! ",
             fewer,
-            "lack ports there, and would serve them by ports of the same name, if they have any",
+            "lack ports in this cluster, and would serve them on ports of the same name, if any",
         ),
     ];
     lines.into_iter().flatten().collect()
@@ -331,12 +339,12 @@ fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
         same.entry(cluster).or_default().extend(parsed::<IpAddr>(&row["same"]));
         ranges.entry(cluster).or_default().extend(parsed::<IpNet>(&row["ranges"]));
     }
-    let name_it = "if these are two networks, name this one: --network NAME (STR0414)";
+    let name_it = "if these are two networks, set a name for this one: --network NAME (STR0414)";
     let mut lines = Vec::new();
     for (cluster, addresses) in &same {
         if let Some(first) = addresses.first() {
             lines.push(format!(
-                "! same address: {} of its pods' are those of pods of {cluster} in network {network:?} (first {first}), and would be given to no proxy but its own; {name_it}",
+                "! same address: {} of its pods have addresses of pods of {cluster} in network {network:?} (first {first}), and would be sent only to its own proxies; {name_it}",
                 addresses.len()
             ));
         }
@@ -352,7 +360,7 @@ fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
         let is_told = same.get(cluster).is_some_and(|addresses| !addresses.is_empty());
         if let Some(range) = ranges.iter().find(overlaps).filter(|_| !is_told) {
             lines.push(format!(
-                "! same addresses may come: pods of {cluster} in network {network:?} are in ranges of its nodes ({range}); {name_it}"
+                "! same addresses are possible: pods of {cluster} in network {network:?} are in ranges of its nodes ({range}); {name_it}"
             ));
         }
     }
@@ -420,23 +428,23 @@ mod tests {
         let lines = changes(&facts());
         let told =
             |part: &str| assert!(lines.iter().any(|l| l.contains(part)), "{part}: {lines:#?}");
-        told("4 services with 2 ready endpoints would come, in network n2");
-        told("3 of them would be merged: cart.shop, db.shop, web.shop");
+        told("4 services with 2 ready endpoints would be added, in network n2");
+        told("3 of them would be merged with services of the mesh: cart.shop, db.shop, web.shop");
         told(
-            "! 1 are of another kind there, where the mesh's stays in force: cart.shop (ClientSideLB, Headless in the mesh)",
+            "! 1 are of a different kind in this cluster; the kind in the mesh stays active: cart.shop (ClientSideLB, Headless in the mesh)",
         );
-        told(r#"mesh's stay in force: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
+        told(r#"mesh's stay active: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
         told("1 would get more ports: cart.shop (80)");
-        told("serve them by ports of the same name, if they have any: cart.shop (81)");
+        told("serve them on ports of the same name, if any: cart.shop (81)");
         told(
-            "! same address: 2 of its pods' are those of pods of east in network \"n2\" (first 10.0.1.2)",
+            "! same address: 2 of its pods have addresses of pods of east in network \"n2\" (first 10.0.1.2)",
         );
         told(
-            "! same addresses may come: pods of north in network \"n2\" are in ranges of its nodes (10.0.1.64/26)",
+            "! same addresses are possible: pods of north in network \"n2\" are in ranges of its nodes (10.0.1.64/26)",
         );
         assert!(!lines.iter().any(|line| line.contains("west")), "{lines:#?}");
-        told("! no gateway leads into network \"n2\": \"n1\" would not reach");
-        told("! its workloads trust other roots");
+        told("! network \"n2\" has no gateway: \"n1\" could not reach");
+        told("! its workloads trust different root certificates");
     }
 
     #[test]

@@ -42,18 +42,19 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         |secret: &serde_json::Value| secret["data"].as_object().is_none_or(|data| data.len() <= 1);
     let mut plan = String::new();
     for secret in &secrets {
-        let what = if alone(secret) { "secret" } else { "the key of that cluster from secret" };
+        let what = if alone(secret) { "secret" } else { "the cluster's key from secret" };
         plan += &format!("Will remove {what} {} in {}\n", full_name(secret), hub.context);
     }
     if !secrets.is_empty() {
-        plan +=
-            &format!("  cluster {id} leaves the mesh; its endpoints go after the removal grace\n");
+        plan += &format!(
+            "  cluster {id} leaves the mesh; its endpoints are removed after the removal grace period\n"
+        );
     }
     if let Some(remote) = &remote {
         plan += &format!(
-            "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader, with every token of it,\n  \
-             and mutatingwebhookconfiguration strait-inject: new pods get no sidecar any more;\n  \
-             and what 'strait cluster add' made beside: namespace strait-gateway with the gateway, service {}/istiod\n",
+            "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader with all its tokens,\n  \
+             mutatingwebhookconfiguration strait-inject: new pods get no sidecar any more;\n  \
+             and other objects of 'strait cluster add': namespace strait-gateway with the gateway, service {}/istiod\n",
             remote.context, args.change.hub.namespace
         );
     }
@@ -98,7 +99,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
                 remote.delete(&path).await?;
             }
         }
-        done(&format!("reader removed from {}", remote.context));
+        done(&format!("removed the reader from {}", remote.context));
     }
     match args.wait.wait {
         true => args.wait.follow(&ClusterId::from(id.as_str()), &Goal::Gone).await,

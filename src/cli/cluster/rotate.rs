@@ -75,15 +75,15 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
         });
     }
     if targets.is_empty() {
-        done("no token is to be renewed");
+        done("no token needs to be renewed");
         return Ok(Exit::Fine);
     }
     let mut plan = String::new();
     for target in &targets {
         let context = args.remote.as_deref().unwrap_or(target.id.as_str());
-        let ends = target.expires.map(|expires| format!(" (the one there ends at {expires})"));
+        let ends = target.expires.map(|expires| format!(" (the current one expires at {expires})"));
         plan += &format!(
-            "Will ask {context} for a new token of strait-reader, valid {}, and put it into secret {} of {}{}\n",
+            "Will request a new token of strait-reader from {context}, valid {}, and write it into secret {} of {}{}\n",
             args.token_ttl,
             full_name(target.secret),
             hub.context,
@@ -165,7 +165,7 @@ fn with_an_end(secrets: &[Value]) -> Vec<RotateTarget<'_>> {
 async fn context_of(args: &RotateArgs, id: &ClusterId) -> Result<ClusterApi, CommandFailure> {
     let context = args.remote.as_deref().unwrap_or(id.as_str());
     args.change.hub.remote(context).await.map_err(|failure| match &args.remote {
-        None => failure.next(format!("name its context: strait cluster rotate {id} CONTEXT")),
+        None => failure.next(format!("set its context: strait cluster rotate {id} CONTEXT")),
         Some(_) => failure,
     })
 }
@@ -185,16 +185,16 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
         Ok(uid) if uid != remote.uid().await? => {
             return Err(CommandFailure::coded(
                 &codes::IDENTITY_CHANGED,
-                format!("context {} is not the cluster that secret {name} leads to; nothing was changed", remote.context),
+                format!("context {} is a different cluster than the one of secret {name}; nothing was changed", remote.context),
             )
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }
-        Ok(_) => done(&format!("the API server takes it; valid until {ends}")),
+        Ok(_) => done(&format!("the API server accepts the token; valid until {ends}")),
         Err(failure) if failure.denied => {
             return Err(CommandFailure::coded(
                 &codes::RIGHTS_REFUSED,
                 format!(
-                    "{} knows the token of context {}, which may not read there; nothing was changed",
+                    "{} accepts the token of context {}, but denies reading; nothing was changed",
                     access.server, remote.context
                 ),
             )
@@ -204,14 +204,14 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
             return Err(CommandFailure::coded(
                 &codes::AUTH_FAILED,
                 format!(
-                    "{} does not take a token of context {}; nothing was changed",
+                    "{} rejects the token of context {}; nothing was changed",
                     access.server, remote.context
                 ),
             )
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }
         Err(_) => {
-            tell!("! {} can't be reached from here, so the token was not tried", access.server);
+            tell!("! {} can't be reached from here, so the token was not tested", access.server);
         }
     }
     let written = BASE64.encode(kubeconfig::write(id, &access));
@@ -222,7 +222,9 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
     match expires {
         Some(expires) => args.wait.follow(id, &Goal::Renewed(expires)).await,
         None => {
-            tell!("! the token says nothing of its end, by which it could be seen to be in use");
+            tell!(
+                "! the token has no expiry, so this command can't check whether the control plane uses it"
+            );
             Ok(Exit::Fine)
         }
     }
@@ -244,7 +246,7 @@ async fn token(
                 remote.context
             ))
             .next(format!(
-                "name the cluster's own context: strait cluster rotate {id} CONTEXT\na Secret that strait cluster add did not make is renewed as it was made: put a new kubeconfig into it"
+                "set the cluster's own context: strait cluster rotate {id} CONTEXT\nif strait cluster add did not create the Secret, write a new kubeconfig into it"
             ))
         })?;
         let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);

@@ -136,7 +136,8 @@ async fn usual_target(
     remote: &ClusterApi,
     namespace: &str,
 ) -> Result<WebhookTarget, CommandFailure> {
-    let say = "say where: --inject-at https://HOST:PORT, or --inject-at NAMESPACE/SERVICE[:PORT]";
+    let say =
+        "set the address: --inject-at https://HOST:PORT, or --inject-at NAMESPACE/SERVICE[:PORT]";
     let path = format!("/api/v1/namespaces/{namespace}/services/strait");
     if remote.get(&path).await?.is_some() {
         let (namespace, name) = (namespace.to_owned(), "strait".to_owned());
@@ -148,12 +149,12 @@ async fn usual_target(
             Ok(WebhookTarget::Url(format!("https://{host}:443")))
         }
         Some(_) => Err(CommandFailure::failed(format!(
-            "service {namespace}/strait of {} has no port 443: this control plane injects nothing; nothing was changed",
+            "service {namespace}/strait of {} has no port 443: injection is disabled in this control plane; nothing was changed",
             hub.context
         ))
         .next("helm upgrade strait deploy/charts/strait --reuse-values --set inject.enabled=true")),
         None => Err(CommandFailure::failed(format!(
-            "{} has no service {namespace}/strait, and that of {} has no address outside its cluster; nothing was changed",
+            "{} has no service {namespace}/strait, and the one of {} has no address outside its cluster; nothing was changed",
             remote.context, hub.context
         ))
         .next(say)),
@@ -205,13 +206,13 @@ impl WebhookFlags {
             None => "",
             Some(FailurePolicy::Fail) => {
                 "  clusterrole strait-inject: get mutatingwebhookconfiguration strait-inject\n  \
-                 mutatingwebhookconfiguration strait-inject: sidecars for pods that ask, or whose namespace does;\n    \
-                 while the control plane doesn't answer such pods are not made\n"
+                 mutatingwebhookconfiguration strait-inject: sidecars for pods with the label, or in namespaces with it;\n    \
+                 while the control plane is unreachable, such pods are rejected\n"
             }
             Some(FailurePolicy::Ignore) => {
                 "  clusterrole strait-inject: get mutatingwebhookconfiguration strait-inject\n  \
-                 mutatingwebhookconfiguration strait-inject: sidecars for pods that ask, or whose namespace does;\n    \
-                 while the control plane doesn't answer such pods are made without\n"
+                 mutatingwebhookconfiguration strait-inject: sidecars for pods with the label, or in namespaces with it;\n    \
+                 while the control plane is unreachable, such pods are created without a sidecar\n"
             }
         }
     }
@@ -224,7 +225,7 @@ impl WebhookFlags {
             })?;
             return Some(read).filter(|text| is_certificate(text)).ok_or_else(|| {
                 let text =
-                    format!("--inject-roots {}: there is no certificate in it", file.display());
+                    format!("--inject-roots {}: the file contains no certificate", file.display());
                 CommandFailure::usage(text)
             });
         }
@@ -232,10 +233,11 @@ impl WebhookFlags {
             return Ok(roots);
         }
         let text = format!(
-            "{} has no configmap {ROOTS} in {namespace}, by which the API server would know the webhook; nothing was changed",
+            "{} has no configmap {ROOTS} in {namespace}, so the API server could not verify the webhook; nothing was changed",
             hub.context
         );
-        Err(CommandFailure::failed(text).next("name a file with the roots: --inject-roots FILE"))
+        Err(CommandFailure::failed(text)
+            .next("set a file with the root certificates: --inject-roots FILE"))
     }
 }
 

@@ -119,7 +119,7 @@ impl DemoMesh {
         if within(waiting.wait_for(|readiness| readiness.ready)).await.is_none() {
             let missing = ready.borrow().waiting_for.join(", ");
             return Err(CommandFailure::failed(format!(
-                "the control plane still waits for {missing}"
+                "the control plane is still waiting for {missing}"
             )));
         }
         Ok(mesh)
@@ -224,10 +224,10 @@ impl DemoMesh {
                 None => {
                     let held = proxy.client.held();
                     let name = proxy.name();
-                    let mut text = format!("{name} does not hold what it should\n");
+                    let mut text = format!("{name} does not have the expected configuration\n");
                     text += &show::mismatch(&wanted, &held_endpoints(&held));
                     if !held.is_complete() {
-                        text += "  not all that it asked for has come\n";
+                        text += "  it has not received all requested resources\n";
                     }
                     if let Some(why) = held.ended {
                         text += &format!("  its stream ended: {why}\n");
@@ -308,7 +308,7 @@ async fn within<T, E>(what: impl Future<Output = Result<T, E>>) -> Option<T> {
 
 fn apply(server: &SimCluster, object: Value) -> Result<(), CommandFailure> {
     let refused =
-        |error| CommandFailure::failed(format!("{} refuses an object: {error:?}", server.id()));
+        |error| CommandFailure::failed(format!("{} rejects an object: {error:?}", server.id()));
     server.store().apply(object).map(drop).map_err(refused)
 }
 

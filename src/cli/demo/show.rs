@@ -155,8 +155,8 @@ fn differences(before: &Holdings, after: &Holdings) -> Vec<(String, String)> {
                 (Some(old), Some(new)) if old != new => {
                     format!("{address}: weight {old} -> {new}")
                 }
-                (Some(old), None) => format!("{} goes", member(address, *old)),
-                (None, Some(new)) => format!("{} comes", member(address, *new)),
+                (Some(old), None) => format!("{} removed", member(address, *old)),
+                (None, Some(new)) => format!("{} added", member(address, *new)),
                 _ => continue,
             };
             differences.push((name.clone(), change));
@@ -194,7 +194,7 @@ mod tests {
             differences(&before, &after).into_iter().map(|(_, change)| change).collect();
         assert_eq!(
             changes,
-            ["10.1.0.2:80 goes", "10.1.0.3:80 comes", "172.30.0.21:15443: weight 2 -> 1"]
+            ["10.1.0.2:80 removed", "10.1.0.3:80 added", "172.30.0.21:15443: weight 2 -> 1"]
         );
         assert_eq!(service_of("outbound|80||web.shop.svc.cluster.local"), "web.shop:80");
     }

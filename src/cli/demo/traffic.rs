@@ -132,7 +132,7 @@ async fn enter_namespaces() -> Result<Vec<&'static str>, String> {
             Err(fact) => refusal = fact,
         }
     }
-    Err(format!("namespaces can't be made here: {refusal}"))
+    Err(format!("this machine does not allow namespaces: {refusal}"))
 }
 
 /// Runs the demo with real traffic as the first process of its namespaces.
@@ -175,14 +175,14 @@ async fn inside() -> CommandResult {
         if Instant::now() > until {
             let logs = logs(mesh.folder());
             return Err(CommandFailure::failed(format!(
-                "not all is well after {START:?}: {answers:?}{logs}"
+                "requests still fail after {START:?}: {answers:?}{logs}"
             )));
         }
     }
     let answers = load(REQUESTS).await?;
     if !reached_both(&answers) {
         return Err(CommandFailure::failed(format!(
-            "not all answered, or not in both clusters: {answers:?}"
+            "not all requests succeeded, or not in both clusters: {answers:?}"
         )));
     }
     print(&show(&mesh.world, &answers))?;

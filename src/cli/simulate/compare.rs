@@ -19,11 +19,10 @@ use strait_rules::access::{
 };
 
 const NOT_INBOUND: LogFault =
-    "is of a proxy's way out; the one of the workload that is called counts";
-const NO_WORKLOAD: LogFault = "is for an address that no known workload has";
-const MANY_WORKLOADS: LogFault = "is for an address that several known workloads have";
-const NO_CLIENT: LogFault =
-    "does not say who called (downstream_peer_uri_san), and no one known workload has the address";
+    "is an outbound call; only the inbound line of the called workload is used";
+const NO_WORKLOAD: LogFault = "has an address that belongs to no known workload";
+const MANY_WORKLOADS: LogFault = "has an address that belongs to several known workloads";
+const NO_CLIENT: LogFault = "lacks the caller (downstream_peer_uri_san), and not exactly one known workload has its address";
 
 /// Maximum number of different changes. Callers choose paths, so their number is unbounded.
 const KINDS_MAX: usize = 10_000;
@@ -246,7 +245,7 @@ impl<'a> PolicyTrial<'a> {
                 rule: mode.by.as_ref().map(|by: &WorkloadKey| {
                     format!("PeerAuthentication {}/{}", by.namespace, by.name)
                 }),
-                reason: "STRICT takes no plain text",
+                reason: "STRICT accepts no plain text",
                 asked: Vec::new(),
             });
         }

@@ -34,7 +34,7 @@ pub(super) struct LoggedRequest {
 pub(super) type LogFault = &'static str;
 
 /// Reason for a line that is not a call.
-pub(super) const NO_LINE: LogFault = "is no access log line in Istio's text or JSON format";
+pub(super) const NO_LINE: LogFault = "is not an access log line in Istio's text or JSON format";
 const NO_ADDRESS: LogFault = "has no downstream_local_address or downstream_remote_address";
 const NO_REQUEST: LogFault = "has no method or path";
 
