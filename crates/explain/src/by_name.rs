@@ -1,5 +1,6 @@
-//! Endpoints that the control plane doesn't send: names that the proxy resolves, sockets on its own host, whatever
-//! address the client asks for. What counts of them is shown as the upstream cluster has it (`strait_envoy::cds`).
+//! Explanations of endpoints that the control plane does not send: names that the proxy resolves,
+//! sockets on its own host, and arbitrary addresses that the client requests. They match the
+//! upstream clusters of `strait_envoy::cds`.
 
 use std::net::IpAddr;
 
@@ -10,7 +11,7 @@ use strait_mesh::push::PushContext;
 use strait_mesh::push::view::{Role, ViewKey, WithholdingStep};
 use strait_model::{ByName, NamedEndpoint, Port, Resolution, TlsMode};
 
-/// How a proxy finds the endpoints of `service`, where it does so by itself.
+/// Describes how a proxy finds the endpoints of `service`, if it finds them itself.
 pub(super) fn how(
     context: &PushContext,
     view: &ViewKey,
@@ -46,7 +47,7 @@ fn has_sockets(by_name: &ByName) -> bool {
     by_name.endpoints.iter().any(NamedEndpoint::is_socket)
 }
 
-/// The lines about those of a port; with `address`, about that one only.
+/// Returns the lines about the endpoints of a port; with `address`, only about that endpoint.
 pub(super) fn lines(
     view: &ViewKey,
     service: &MergedService,
@@ -57,7 +58,8 @@ pub(super) fn lines(
     else {
         return (Vec::new(), Vec::new());
     };
-    // They are those of one definition, and all of them are ready: others are left out where they are read.
+    // One definition provides all endpoints, and all of them are ready: others are dropped when the
+    // definition is read.
     let of =
         service.shards.iter().find(|shard| shard.service.resolution == service.primary.resolution);
     let cluster = of.map(|shard| shard.key.cluster.to_string()).unwrap_or_default();
@@ -102,7 +104,7 @@ struct NameAnswer<'a> {
     service: &'a MergedService,
     by_name: &'a ByName,
     cluster: String,
-    /// Whether one has been shown, where only the first counts.
+    /// Whether an endpoint has been shown, in case only the first one is used.
     taken: bool,
 }
 

@@ -59,7 +59,7 @@ use strait_model::{
     Port, Protocol, Resolution, TlsMode,
 };
 
-/// Why there is nothing to explain.
+/// Reason why a service cannot be explained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
     /// No cluster has the service.
@@ -68,19 +68,19 @@ pub enum ExplainError {
     /// The service lacks the port.
     #[error("service {hostname} has no port {port}; it has {has}")]
     UnknownPort {
-        /// The service.
+        /// Host name of the service.
         hostname: Hostname,
-        /// The port asked for.
+        /// The requested port.
         port: u16,
-        /// The ports there are.
+        /// The existing ports.
         has: String,
     },
-    /// The port is for datagrams.
+    /// The port is UDP.
     #[error("port {port} of service {hostname} is UDP, which is not proxied")]
     NotProxied {
-        /// The service.
+        /// Host name of the service.
         hostname: Hostname,
-        /// The port.
+        /// The requested port.
         port: u16,
     },
     /// The service has no port that is proxied.
@@ -91,7 +91,7 @@ pub enum ExplainError {
 /// Finds a service by its full name, or as `name.namespace` in the mesh's domain.
 ///
 /// # Errors
-/// When no cluster has it.
+/// If no cluster has the service.
 pub fn find_service<'a>(
     context: &'a PushContext,
     name: &str,
@@ -99,10 +99,10 @@ pub fn find_service<'a>(
     find_service_for(context, name, &Namespace::default())
 }
 
-/// The same, as proxies of `namespace` know it.
+/// Finds a service like [`find_service`], as proxies of `namespace` see it.
 ///
 /// # Errors
-/// When no cluster has it.
+/// If no cluster has the service.
 pub fn find_service_for<'a>(
     context: &'a PushContext,
     name: &str,
@@ -117,11 +117,12 @@ pub fn find_service_for<'a>(
         .ok_or(ExplainError::UnknownService(name))
 }
 
-/// Explains one port of a service (the first that is proxied, where none is named) to a proxy; with
-/// `address`, that endpoint only. `is_scoped` says whether the proxy follows Sidecars, as sidecars do.
+/// Explains one port of a service to a proxy: `port`, or else its first proxied port. With
+/// `address`, explains only that endpoint. The flag next to the view states whether the proxy uses
+/// Sidecars.
 ///
 /// # Errors
-/// When there is no such service or port.
+/// If the service or port does not exist.
 pub fn explain(
     context: &PushContext,
     proxy: &str,
@@ -143,14 +144,14 @@ pub fn explain(
     let other_addresses = other_addresses(context, view, service, port.number);
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = match decide(context, view, service, shard, endpoint, network) {
-            // Whoever asks for its endpoints is given them, but nothing leads there.
+            // The endpoints are sent on request, but no route of the proxy leads to them.
             Ok(_) if !is_given => Err(WithheldReason::NotImported),
             Err(reason) if !is_given && reason.step() > WithholdingStep::Export => {
                 Err(WithheldReason::NotImported)
             }
             decided => decided,
         };
-        // A dual-stack pod counts once, by the address that reaches it.
+        // A dual-stack pod counts once, with the address that the proxy can reach.
         let other = pod_port(shard, endpoint).and_then(|pod| other_addresses.get(&pod));
         let other = other.and_then(|families| families[usize::from(endpoint.address.is_ipv6())]);
         let is_repeated = other.is_some_and(|(is_sent, _)| {
@@ -175,13 +176,13 @@ pub fn explain(
             endpoints.push(line);
         }
     }
-    // Priorities have no gaps: a place without anything to send is none.
+    // Priorities have no gaps: tiers without sent endpoints are skipped.
     let sent = groups.values().filter(|group| group.sent > 0);
     let tiers: BTreeSet<u32> = sent.filter_map(|group| Some(group.rank?.tier)).collect();
     let mut lines: Vec<_> = groups
         .into_iter()
         .map(|((shard, network), group)| {
-            // Where nearness counts as well, priorities are those of endpoints.
+            // If locality affects priorities too, they are shown for endpoints only.
             let rank = group.rank.filter(|_| group.sent > 0 && ranks.is_empty());
             let before = rank.map(|rank| tiers.range(..rank.tier).count());
             ClusterLine {
@@ -205,7 +206,7 @@ pub fn explain(
     })
 }
 
-/// A pod of a shard, and a port of it.
+/// A pod of a shard, and one of its ports.
 type ExplainedPod<'a> = (&'a ShardKey, &'a Namespace, &'a str, &'a str, u16);
 
 fn pod_port<'a>(shard: &'a ShardKey, endpoint: EndpointRef<'a>) -> Option<ExplainedPod<'a>> {
@@ -213,7 +214,8 @@ fn pod_port<'a>(shard: &'a ShardKey, endpoint: EndpointRef<'a>) -> Option<Explai
     Some((shard, pod.namespace, pod.stem, pod.tail, endpoint.port))
 }
 
-/// The other address of each dual-stack pod, by whether that of this endpoint is IPv6, and whether it is sent.
+/// Returns, for each dual-stack pod, the other address and whether it is sent; the index is whether
+/// the endpoint itself is IPv6.
 fn other_addresses<'a>(
     context: &PushContext,
     view: &ViewKey,
@@ -234,7 +236,8 @@ fn other_addresses<'a>(
     found
 }
 
-/// What of the definitions of a host counts for nothing, or less than another's.
+/// Returns notes about definitions of a host that have no effect, or that lose against other
+/// definitions.
 fn notes(context: &PushContext, service: &MergedService) -> Vec<String> {
     let told = context.entries.notes(service.hostname()).iter().cloned();
     let conflicts = service.conflicts.iter().map(|conflict| {
@@ -250,7 +253,7 @@ fn notes(context: &PushContext, service: &MergedService) -> Vec<String> {
     told.chain(conflicts).collect()
 }
 
-/// The priority of each address that is sent; empty where all come alike.
+/// Returns the priority of each sent address; empty if all have the same priority.
 fn ranks(
     context: &PushContext,
     view: &ViewKey,
@@ -274,7 +277,7 @@ fn ranks(
     members.collect()
 }
 
-/// The first priority in which an endpoint, or a gateway to it, stands.
+/// Returns the first priority that contains an endpoint, or a gateway to it.
 fn rank(
     ranks: &BTreeMap<SocketAddr, u32>,
     endpoint: EndpointRef<'_>,
@@ -347,7 +350,7 @@ impl ExplainGroup {
         let mut via = if self.direct { vec!["direct".to_owned()] } else { Vec::new() };
         via.append(&mut self.gateways);
         let mut reasons: Vec<_> = self.reasons.into_iter().collect();
-        // Stable: of those that hold for as many the first step's comes first.
+        // The sort is stable: of equally frequent reasons, the one of the earlier step comes first.
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let mut reasons = reasons.into_iter().map(|(reason, count)| WithheldGroup {
             reason: format!("{count} {}", summary(reason, network)),
@@ -430,7 +433,7 @@ fn summary(reason: WithheldReason, network: &NetworkId) -> String {
     }
 }
 
-/// The code of a reason; `strait help CODE` prints its page.
+/// Returns the code of a reason, whose page `strait help CODE` prints.
 pub fn code(reason: WithheldReason) -> &'static str {
     let code = match reason {
         WithheldReason::NoGateway => &codes::NO_GATEWAY,
@@ -461,7 +464,7 @@ pub fn code(reason: WithheldReason) -> &'static str {
     code.id
 }
 
-/// One decision, with all it looked at.
+/// One decision with all its inputs.
 struct Decision<'a> {
     context: &'a PushContext,
     view: &'a ViewKey,
@@ -506,13 +509,13 @@ impl Decision<'_> {
         }
     }
 
-    /// Whether the cluster keeps its endpoints for itself, by multi-cluster services.
+    /// Returns whether the cluster does not export its endpoints (multi-cluster services).
     fn is_cluster_local(&self) -> bool {
         let own = self.service.shards.iter().find(|shard| shard.key == *self.shard);
         own.is_some_and(|own| own.service.is_cluster_local)
     }
 
-    /// Whether the way there crosses no border between networks.
+    /// Returns whether the endpoint is reached without crossing networks.
     fn same_network(&self) -> bool {
         self.is_everywhere() || *self.network == self.view.network
     }
@@ -521,7 +524,7 @@ impl Decision<'_> {
         self.shard.provider == Provider::ServiceEntry
     }
 
-    /// Whether it is a pod of another cluster, found by its address.
+    /// Returns whether the endpoint is a pod of another cluster, identified by its address.
     fn is_elsewhere(&self) -> bool {
         self.endpoint.workload.is_none()
             && self.endpoint.service_account.is_some()
@@ -532,7 +535,7 @@ impl Decision<'_> {
         self.view.role == Role::Client && self.service.is_everywhere(self.shard, self.network)
     }
 
-    /// The fact by which a step let the endpoint pass.
+    /// Returns the fact because of which a step passed.
     fn passed(&self, step: WithholdingStep, decided: &Result<Way<'_>, WithheldReason>) -> String {
         let endpoint = self.endpoint;
         match step {
@@ -602,7 +605,7 @@ impl Decision<'_> {
         }
     }
 
-    /// Who has the address, and how it comes to be another's.
+    /// Explains which cluster owns an address that pods of several clusters have.
     fn same_address(&self) -> String {
         let (address, network) = (self.endpoint.address, quoted(self.network));
         let claimants = self.context.claimants(self.shard, self.network, self.endpoint);
@@ -619,7 +622,7 @@ impl Decision<'_> {
         )
     }
 
-    /// The policy's own wording.
+    /// Returns the policy's own wording.
     fn ruled(&self, asked: Result<(), PolicyRefusal>) -> String {
         match asked {
             Err(refused) => refused.to_string(),
@@ -627,7 +630,7 @@ impl Decision<'_> {
         }
     }
 
-    /// The fact by which a step withheld the endpoint, and what would change that.
+    /// Returns the fact because of which a step withheld the endpoint, and how to change it.
     fn refused(&self, reason: WithheldReason) -> String {
         let endpoint = self.endpoint;
         let network = quoted(self.network);

@@ -1,4 +1,4 @@
-//! Where rules lead, and who doesn't come there.
+//! Destinations of rules, and the clients that cannot reach them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use strait_rules::traffic::route::{Destination, HttpRule};
 use strait_rules::traffic::{Reason, Selection};
 
 impl ConfigView<'_> {
-    /// What is wrong with where a rule for requests leads.
+    /// Returns the problems of the destinations of a rule for requests.
     pub(super) fn destinations(
         &self,
         rule: &HttpRule,
@@ -44,7 +44,8 @@ impl ConfigView<'_> {
         reasons
     }
 
-    /// What is wrong with a destination, for whom. `answer` is what becomes of what goes there.
+    /// Returns the problems of a destination, with the affected clients. `answer` describes the
+    /// fate of its traffic.
     pub(super) fn destination(
         &self,
         to: &Destination,
@@ -54,7 +55,7 @@ impl ConfigView<'_> {
         answer: &str,
     ) -> Vec<Reason> {
         if to.invalid {
-            // Said where it was read.
+            // Reported when the object was parsed.
             return Vec::new();
         }
         let host = to.host.as_str();
@@ -78,7 +79,7 @@ impl ConfigView<'_> {
         reasons.collect()
     }
 
-    /// Why clients of a namespace don't get to a destination.
+    /// Returns the reason why clients of a namespace cannot reach a destination.
     fn misled(
         &self,
         to: &Destination,
@@ -162,7 +163,8 @@ impl ConfigView<'_> {
         Some((&codes::SUBSET_UNKNOWN, text))
     }
 
-    /// Of a subset that is there for most: a proxy for whose labels alone a rule holds that lacks it.
+    /// Returns the reason for a subset that exists for most clients: a DestinationRule that applies
+    /// only to proxies with certain labels lacks it.
     fn misled_by_selection(
         &self,
         to: &Destination,
@@ -189,7 +191,7 @@ impl ConfigView<'_> {
         })
     }
 
-    /// The same of a destination that is another name of a service.
+    /// Returns the reason why clients cannot reach a destination that is an alias of a service.
     fn misled_by_alias(
         &self,
         to: &Destination,
@@ -206,7 +208,7 @@ impl ConfigView<'_> {
             let text = format!("{host} is another name, and in the end of itself");
             return Some((&codes::DESTINATION_UNKNOWN, text));
         }
-        // Its own ports come first where none is named by its number.
+        // The port of the alias is used if the destination names no port number.
         let own = alias.ports().filter(|port| port.protocol != Protocol::Udp);
         let own: Vec<_> =
             own.filter(|port| port_name.is_empty() || port.name == *port_name).collect();

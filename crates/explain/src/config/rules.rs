@@ -1,4 +1,4 @@
-//! DestinationRules: for which clients each is in force.
+//! Status of DestinationRules: the clients to which each applies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl ConfigView<'_> {
         found
     }
 
-    /// Whether it is in force for a service to which routers lead.
+    /// Returns whether a DestinationRule is active for a service to which routers route.
     fn decides_at(&self, rule: &DestinationRule, routers: &RouterGroup<'_>) -> bool {
         let RouterGroup { namespace, selection, leads_to, .. } = routers;
         let client = RuleClient { namespace, selection };
@@ -93,7 +93,8 @@ impl ConfigView<'_> {
         }
     }
 
-    /// For whom it is in force, and whose rules are where it is not.
+    /// Returns the clients to which a DestinationRule applies, and the rules that apply instead for
+    /// others.
     fn in_force(&self, rule: &DestinationRule) -> Finding {
         let own = rule.meta();
         let selection = match &rule.selector {
@@ -149,8 +150,8 @@ impl ConfigView<'_> {
         found
     }
 
-    /// The namespaces whose clients may look for rules where it is: all, where that is the namespace of the service or the
-    /// root namespace, else those of its own.
+    /// Returns the namespaces whose clients may find the DestinationRule: all, if it is in the
+    /// namespace of the service or in the root namespace, or else only its own.
     fn asked(&self, rule: &DestinationRule) -> Audience {
         let own = &rule.meta().namespace;
         let is_in_own = |service: &MergedService| service.primary.namespace == *own;
@@ -171,7 +172,8 @@ impl ConfigView<'_> {
         audience(&rule.export_to, special.into_iter())
     }
 
-    /// What of an object an older one of the same host says already, with which it is joined.
+    /// Returns the parts of an object that an older object for the same host replaces when they are
+    /// merged.
     fn merged_away(&self, rule: &DestinationRule, in_force: &DestinationRule) -> Vec<Reason> {
         let own = rule.meta();
         let older = in_force.objects.iter().take_while(|one| *one != own);
@@ -200,7 +202,8 @@ impl ConfigView<'_> {
         })
     }
 
-    /// The rule in force for a client of a service, if an object is part of it; else the object that is.
+    /// Returns the active rule for a client of a service if `object` is a part of it, or else the
+    /// object that is active instead.
     pub(super) fn rule_of(
         &self,
         service: &MergedService,
@@ -215,7 +218,7 @@ impl ConfigView<'_> {
         }
     }
 
-    /// Whether east-west gateways are held to it.
+    /// Returns whether a DestinationRule applies to east-west gateways.
     fn holds_at_gateways(&self, rule: &DestinationRule) -> bool {
         let nobody = Namespace::default();
         let services = all_seen(self.context, &rule.host, &nobody);
@@ -239,7 +242,8 @@ impl ConfigView<'_> {
         }
     }
 
-    /// Says of places, which names that proxies resolve have none of.
+    /// Reports locality settings for endpoints that proxies resolve by name, which all belong to
+    /// one locality.
     fn unplaced(&self, rule: &DestinationRule) -> Option<Reason> {
         let service = rule.host.exact().and_then(|host| self.context.services.get(host))?;
         let said = |policy: &Arc<TrafficPolicy>| {
@@ -260,7 +264,7 @@ impl ConfigView<'_> {
             .then(|| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text))
     }
 
-    /// Subsets that no endpoint is of, of a service that has some.
+    /// Reports subsets without endpoints, for a service that has endpoints.
     fn empty_subsets(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
         let service = rule.host.exact().and_then(|host| self.context.services.get(host));
         let Some(service) = service else { return Vec::new() };
@@ -291,7 +295,7 @@ impl ConfigView<'_> {
         rule.subsets.keys().filter(is_empty).map(reason).collect()
     }
 
-    /// Subsets with endpoints in several networks that gateways don't know by these labels.
+    /// Reports subsets with endpoints in several networks whose labels gateways do not know.
     fn withheld_subsets(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
         let service = rule.host.exact().and_then(|host| self.context.services.get(host));
         let Some(service) = service else { return Vec::new() };
@@ -316,7 +320,7 @@ impl ConfigView<'_> {
         rule.subsets.keys().filter(is_withheld).map(reason).collect()
     }
 
-    /// Settings for ports that no service of the rule has.
+    /// Reports settings for ports that no service of the rule has.
     fn ports_of_rule(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
         let paths = SubsetPaths::of(object);
         let policies = rule.policy.iter().map(|policy| (policy, "spec.trafficPolicy".to_owned()));

@@ -1,4 +1,4 @@
-//! What becomes of Sidecars, Telemetries, EnvoyFilters and ProxyConfigs.
+//! Status of Sidecars, Telemetries, EnvoyFilters and ProxyConfigs.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use strait_rules::traffic::telemetry::Telemetry;
 use strait_rules::traffic::{Reason, proxy_configs};
 
 impl ConfigView<'_> {
-    /// A Sidecar is in force for those who follow it.
+    /// Returns the status of a Sidecar. It applies to the proxies that use it.
     pub(super) fn sidecar(&self, sidecar: &Sidecar) -> Finding {
         let sidecars = &self.context.traffic.sidecars;
         if let Some(reason) = sidecars.loss(&sidecar.meta) {
@@ -38,7 +38,7 @@ impl ConfigView<'_> {
         Finding { proxies, reasons, ..Finding::default() }
     }
 
-    /// TLS of ports that take mTLS at some proxy that follows the Sidecar.
+    /// Reports TLS settings of ports that accept mTLS on a proxy that uses the Sidecar.
     fn tls_at_mtls(&self, sidecar: &Sidecar) -> Vec<Reason> {
         let ingress = sidecar.ingress.iter().flatten();
         let with_tls: Vec<_> = ingress.filter(|one| one.tls.is_some()).collect();
@@ -60,9 +60,11 @@ impl ConfigView<'_> {
         without.map(reason).collect()
     }
 
-    /// Ports at which some proxy that follows the Sidecar would have to listen itself, and can't.
+    /// Reports ports on which a proxy that uses the Sidecar would have to listen itself, but
+    /// cannot.
     fn privileged_ports(&self, sidecar: &Sidecar) -> Vec<Reason> {
-        // Few Sidecars have any, and looking at who follows one takes all proxies.
+        // Few Sidecars have such ports, and finding the proxies of one requires a search of all
+        // proxies.
         if !sidecar.own_ports(Interception::None).any(|(_, port)| is_privileged(port)) {
             return Vec::new();
         }
@@ -82,7 +84,7 @@ impl ConfigView<'_> {
         reasons.into_values().collect()
     }
 
-    /// The proxies that follow a Sidecar.
+    /// Returns the proxies that use a Sidecar.
     fn following(&self, sidecar: &Sidecar) -> impl Iterator<Item = &Proxy> {
         let sidecars = &self.context.traffic.sidecars;
         let follows = move |proxy: &&Proxy| {
@@ -93,7 +95,7 @@ impl ConfigView<'_> {
         self.clients.proxies().iter().copied().filter(follows)
     }
 
-    /// A Telemetry is in force for those that it says something to: proxies of its namespace, or of all.
+    /// Returns the status of a Telemetry. It applies to proxies of its namespace, or of all.
     pub(super) fn telemetry(&self, telemetry: &Telemetry) -> Finding {
         let telemetries = &self.context.traffic.telemetries;
         let meta = &telemetry.meta;
@@ -128,7 +130,8 @@ impl ConfigView<'_> {
         Finding { reasons, proxies: held.len(), standing: None }
     }
 
-    /// Why a provider that a Telemetry names is sent no spans by some proxy; where there is none, by anybody.
+    /// Reports tracing providers of a Telemetry to which some proxy sends no spans; without
+    /// connected proxies, to which no proxy could.
     fn untraced(&self, telemetry: &Telemetry, proxies: &[&Proxy]) -> Vec<Reason> {
         let fault = |name: &str| {
             let of = |proxy: &&Proxy| {
@@ -153,7 +156,7 @@ impl ConfigView<'_> {
         reasons.collect()
     }
 
-    /// An EnvoyFilter is in force for those whose filters it is among.
+    /// Returns the status of an EnvoyFilter. It applies to the proxies whose filters contain it.
     pub(super) fn envoy_filter(&self, filter: &EnvoyFilter) -> Finding {
         let filters = &self.context.traffic.envoy_filters;
         let meta = &filter.meta;
@@ -178,7 +181,7 @@ impl ConfigView<'_> {
         Finding { reasons, proxies: held.len(), standing: None }
     }
 
-    /// Whom filters ask in vain about requests of some proxy.
+    /// Reports external services that filters call for requests and that a proxy cannot reach.
     fn unasked(&self, filter: &EnvoyFilter, proxies: &[&Proxy]) -> Vec<Reason> {
         let mut faults = BTreeMap::new();
         for proxy in proxies {
@@ -209,7 +212,8 @@ impl ConfigView<'_> {
         faults.into_values().collect()
     }
 
-    /// A ProxyConfig is in force for those that it would be in the sidecars of, were their pods made now.
+    /// Returns the status of a ProxyConfig. It applies to the sidecars that would contain its
+    /// settings if their pods were created now.
     pub(super) fn sidecar_defaults(&self, defaults: &SidecarDefaults) -> Finding {
         let (reports, meta) = (&self.reports.traffic, &defaults.meta);
         if let Some(first) = proxy_configs::before(reports, defaults) {
@@ -230,7 +234,7 @@ impl ConfigView<'_> {
         Finding { proxies, ..Finding::default() }
     }
 
-    /// What is said of an object whose labels no workload carries.
+    /// Returns the finding that no workload has the labels of a selector.
     fn selects_nobody(
         &self,
         labels: &Labels,
