@@ -260,8 +260,8 @@ async fn rule_about_addresses_ignores_callers_behind_a_gateway() {
     };
     wait_until(SOON, async || {
         let told = asked("shop/caller").await;
-        let fact = "STR0847: spec.rules[0].from[0].source.ipBlocks: AuthorizationPolicy shop/near can't match it: \
-                    shop/caller runs in network n2, and comes from there through a gateway";
+        let fact = "STR0847: spec.rules[0].from[0].source.ipBlocks: AuthorizationPolicy shop/near can't match: \
+                    shop/caller runs in network n2, and connects from there through a gateway";
         holds(told.contains(fact), told)
     })
     .await;

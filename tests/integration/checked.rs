@@ -157,9 +157,10 @@ async fn request_is_explained_with_the_deciding_rule() {
         let (code, told) = explained(question).await;
         assert!(code == Some(64) && told.contains(fact), "{question:?}: {code:?}: {told}");
     }
-    for (question, fact) in
-        [(["--method", "G T"], "is no method"), (["--port", "0"], "is no port from 1 to 65535")]
-    {
+    for (question, fact) in [
+        (["--method", "G T"], "is not an HTTP method"),
+        (["--port", "0"], "is not a port from 1 to 65535"),
+    ] {
         let output = server.strait(&[&["explain", "policy", &name][..], &question].concat()).await;
         let told = text(&output);
         assert!(output.status.code() == Some(64) && told.contains(fact), "{question:?}: {told}");

@@ -121,7 +121,7 @@ async fn broken_file_at_a_restart_removes_no_policy_and_no_route() {
         let told = reason["text"].as_str().expect("a text");
         assert_eq!(reason["code"], "STR0219");
         assert!(told.starts_with("mesh.yaml, document 1, line "), "{told}");
-        assert!(told.ends_with("what it said before is in force"), "{told}");
+        assert!(told.ends_with("the last valid version stays active"), "{told}");
         let checked = server.strait(&["check"]).await;
         assert!(text(&checked).contains("what else it held before (3 objects) is kept"), "{round}");
         let url = "http://cart.shop.svc.cluster.local/old";

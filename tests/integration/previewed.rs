@@ -162,7 +162,7 @@ async fn preview_equals_the_resources_sent() {
         assert_eq!(code, Some(0), "{answer}");
         if (kind, spec.is_none()) == ("DestinationRule", true) {
             let reason = &answer["objects"][0]["reasons"][0];
-            let said = "v1 is gone, and VirtualService shop/web leads there: who has it keeps it for 30 s at most";
+            let said = "v1 no longer exists, and VirtualService shop/web still routes to it: proxies keep it for at most 30 s";
             let is_said = reason["text"].as_str().is_some_and(|text| text.starts_with(said));
             assert!(is_said && reason["code"] == "STR1044", "{answer}");
         }

@@ -133,10 +133,10 @@ pub fn explain_policy(
     asked: &AskedRequest,
 ) -> Result<PolicyExplanation, String> {
     if let Some(method) = asked.method.as_deref().filter(|one| !is_header_name(one)) {
-        return Err(format!("{method:?} is no method such as GET"));
+        return Err(format!("{method:?} is not an HTTP method such as GET"));
     }
     if asked.port == Some(0) {
-        return Err("0 is no port from 1 to 65535".to_owned());
+        return Err("0 is not a port from 1 to 65535".to_owned());
     }
     let access = context.access_of(proxy);
     let mode = match asked.port {
@@ -230,7 +230,7 @@ fn line(
     steps: Vec<Value>,
 ) -> VerdictLine {
     if mode.mode == PeerMode::Strict && !has_identity {
-        let by = format!("{}: STRICT takes no plain text", by(mode));
+        let by = format!("{}: STRICT accepts no plain text", by(mode));
         let verdict = AccessVerdict::Deny.as_str();
         return VerdictLine { verdict, by, asks: Vec::new(), steps };
     }
@@ -288,10 +288,10 @@ fn selected_because(context: &PushContext, policy: &AuthorizationPolicy, proxy: 
             format!("workloads {space} with {}", wanted.collect::<Vec<_>>().join(", "))
         }
         PolicySelector::Labels(_) => format!(
-            "unverified labels: nobody knows its pod, so what restricts any workload {space} holds"
+            "unverified labels: the pod is unknown, so every policy that restricts a workload {space} applies"
         ),
         PolicySelector::Gateways(_) if context.workload_of(proxy).is_none() => {
-            "unverified labels: nobody knows its pod, so what restricts any router of a Gateway there holds"
+            "unverified labels: the pod is unknown, so every policy that restricts a router of a Gateway in its namespace applies"
                 .to_owned()
         }
         PolicySelector::Gateways(names) => format!("routers of Gateway {}", names.join(", ")),
@@ -436,11 +436,11 @@ fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
 fn warnings(context: &PushContext, name: &PolicyName) -> Vec<PolicyFinding> {
     let mut found = Vec::new();
     if let Some(older) = older(context, name) {
-        let text = format!("{older} is older, and counts in its place");
+        let text = format!("{older} is older and applies instead");
         found.push((&codes::ACCESS_SHADOWED, "metadata.creationTimestamp".to_owned(), text));
     }
     if !has_workloads(context, name) {
-        let text = "no workload that is known carries these labels".to_owned();
+        let text = "no known workload has these labels".to_owned();
         found.push((&codes::ACCESS_SELECTS_NOBODY, "spec.selector".to_owned(), text));
     }
     found
@@ -481,12 +481,12 @@ fn of_provider(
     let faults = found.iter().filter(|found| found.is_err()).count();
     if let Some(fault) = found.iter().find_map(|found| found.as_ref().err()) {
         let by = if faults < found.len() {
-            format!(" by {faults} of {}", found.len())
+            format!(" from {faults} of {} proxies", found.len())
         } else {
             String::new()
         };
         let text = format!(
-            "provider {provider} can't be asked{by}, and what the rules match is denied there: {fault}"
+            "provider {provider} can't be called{by}, so requests that match the rules are denied there: {fault}"
         );
         return Some((&codes::ACCESS_PROVIDER, path, text));
     }
@@ -495,8 +495,8 @@ fn of_provider(
     let everywhere = policy.rules.iter().any(|rule| !names_ports(rule));
     (is_of_requests && everywhere).then(|| {
         let text = format!(
-            "provider {provider} speaks HTTP: it is not asked about connections to ports that are not HTTP, and they \
-             pass as if this policy were not there"
+            "provider {provider} uses HTTP: it is not called for connections to ports that are not HTTP, and they \
+             pass as if this policy did not exist"
         );
         (&codes::ACCESS_PROVIDER_OF_REQUESTS, path, text)
     })
@@ -525,13 +525,14 @@ fn on_libraries(
             let mut clauses = policy.rules.iter().flat_map(|rule| rule.clauses());
             let lost = clauses.find(|one| one.any.iter().any(|test| WireForm::Grpc.lacks(test)))?;
             let what = match policy.action {
-                AuthorizationAction::Allow => "a rule with this allows nothing there",
-                _ => "the rule goes without it there, and denies more",
+                AuthorizationAction::Allow => "a rule with this condition allows nothing there",
+                _ => "the rule ignores this condition there, and denies more",
             };
             told(&codes::ACCESS_ON_LIBRARY, &format!("spec.{}", lost.place), what)
         }
         PolicyKind::Request => {
-            let what = "tokens are not verified there, and no request is refused for one";
+            let what =
+                "tokens are not verified there, and no request is rejected because of a token";
             told(&codes::ACCESS_ON_LIBRARY, "spec.jwtRules", what)
         }
         PolicyKind::Peer => {
@@ -542,10 +543,7 @@ fn on_libraries(
                     && all.any(|mode| mode.mode == PeerMode::Strict)
             };
             let server = servers.iter().find(refuses)?;
-            let text = format!(
-                "{} has no certificate, so what it serves refuses every request",
-                server.id
-            );
+            let text = format!("{} has no certificate, so it rejects every request", server.id);
             Some((&codes::ACCESS_WITHOUT_CERTIFICATE, "spec.mtls.mode".to_owned(), text))
         }
     }

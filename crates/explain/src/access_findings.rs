@@ -93,7 +93,7 @@ impl<'a> PolicyFindings<'a> {
     fn plain_text(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
         let clause = rule.clauses().find(|one| !one.negated && is_of_identity(one))?;
         self.takes_plain_text(rule).then(|| {
-            let text = "who connects in plain text has no identity and is not denied, and workloads there take plain \
+            let text = "clients in plain text have no identity and are not denied, and the workloads accept plain \
                         text";
             (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
         })
@@ -115,8 +115,8 @@ impl<'a> PolicyFindings<'a> {
         let mut clauses = open.flat_map(|clauses| clauses.iter()).chain(&rule.when);
         let clause = clauses.find(|one| one.negated && is_of_identity(one))?;
         self.takes_plain_text(rule).then(|| {
-            let text = "who connects in plain text has no identity, is none of these and is allowed, and workloads \
-                        there take plain text";
+            let text = "clients in plain text have no identity, are not excluded and are allowed, and the workloads \
+                        accept plain text";
             (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
         })
     }
@@ -146,7 +146,7 @@ impl<'a> PolicyFindings<'a> {
         let count = self.workloads.iter().filter(is_plain).count();
         (count > 0).then(|| {
             let text = format!(
-                "nobody has an identity where mTLS is disabled: the rule allows nothing {}",
+                "clients have no identity if mTLS is disabled: the rule allows nothing {}",
                 self.at(count)
             );
             (&codes::ACCESS_NEVER_ALLOWS, format!("spec.{}", clause.place), text)
@@ -167,7 +167,7 @@ impl<'a> PolicyFindings<'a> {
         let count = self.workloads.iter().filter(|one| !asks(one)).count();
         (count > 0).then(|| {
             let text = format!(
-                "requests without a token pass: no AuthorizationPolicy asks for one {}",
+                "requests without a token pass: no AuthorizationPolicy requires one {}",
                 self.at(count)
             );
             (&codes::ACCESS_TOKEN_OPTIONAL, "spec.jwtRules".to_owned(), text)
@@ -192,9 +192,8 @@ impl<'a> PolicyFindings<'a> {
         };
         rule.clauses().find_map(|clause| {
             let domain = clause.any.iter().filter_map(named).find(is_unknown)?;
-            let text = format!(
-                "{domain} is the trust domain of no cluster: nobody who can connect is in it"
-            );
+            let text =
+                format!("{domain} is the trust domain of no cluster, so no client can have it");
             Some((&codes::ACCESS_TRUST_DOMAIN, format!("spec.{}", clause.place), text))
         })
     }
@@ -218,7 +217,7 @@ fn host_at_a_port(action: &AuthorizationAction, rule: &AuthorizationRule) -> Opt
     rule.clauses().filter(keeps_out).find_map(|clause| {
         let host = clause.any.iter().find_map(names_port)?;
         let text = format!(
-            "{host} is that port alone: who names another in the host of a request, or none, is not kept out"
+            "{host} matches that port only: requests whose host names a different port, or none, are not excluded"
         );
         Some((&codes::ACCESS_HOST_PORT, format!("spec.{}", clause.place), text))
     })

@@ -34,10 +34,10 @@ pub(super) fn behind_gateway(
         })
     });
     let reason = |(policy, clause): (PolicyName, &Clause)| {
-        let comes = if clause.negated { "matches whatever it is" } else { "can't match it" };
+        let comes = if clause.negated { "always matches" } else { "can't match" };
         let text = format!(
-            "{policy} {comes}: {namespace}/{account} {alone} in network {elsewhere}, and comes from there through a \
-             gateway, whose address is the one that is seen"
+            "{policy} {comes}: {namespace}/{account} {alone} in network {elsewhere}, and connects from there through a \
+             gateway, so the rule sees the address of the gateway"
         );
         ConfigReason::new(&codes::ACCESS_BEHIND_GATEWAY, format!("spec.{}", clause.place), text)
     };

@@ -76,10 +76,10 @@ impl PolicyPorts<'_> {
             self.served(carries_bytes, |service, port, _| {
                 let (number, host) = (port.number, &service.hostname);
                 Some(match port.protocol {
-                    Protocol::Auto => format!(
-                        "nobody says what port {number} of {host} carries: where it is not HTTP"
-                    ),
-                    _ => format!("port {number} of {host} carries no HTTP:"),
+                    Protocol::Auto => {
+                        format!("port {number} of {host} declares no protocol: if it is not HTTP,")
+                    }
+                    _ => format!("port {number} of {host} is not HTTP:"),
                 })
             })
         };
@@ -91,7 +91,7 @@ impl PolicyPorts<'_> {
         };
         let place = of_service().or_else(of_gateway).or_else(of_nobody)?;
         let text = format!(
-            "{place} the rule goes without it, and denies every connection that the rest of the rule fits"
+            "{place} the rule ignores this condition, and denies every connection that the rest of the rule matches"
         );
         Some((&codes::ACCESS_HTTP_ON_TCP, look.path(), text))
     }
@@ -111,7 +111,7 @@ impl PolicyPorts<'_> {
             // The protocol of plain text connections is detected.
             let caller = self.caller(service).filter(|_| mode != PeerMode::Disable)?;
             Some(format!(
-                "nobody says what port {} of {} carries: of plain Envoys such as {} it takes requests for bytes, and the \
+                "port {} of {} declares no protocol: it treats requests of plain Envoys such as {} as raw TCP, and the \
                  rule allows none of them",
                 port.number, service.hostname, caller.id
             ))
@@ -207,7 +207,7 @@ impl PolicyPorts<'_> {
             };
             let (port, title) = (server.port, gateway.title());
             let is_selected = known.chain(connected).any(is_it);
-            is_selected.then(|| format!("port {port} of {title} takes no HTTP:"))
+            is_selected.then(|| format!("port {port} of {title} is not HTTP:"))
         })
     }
 

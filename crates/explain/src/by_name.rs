@@ -22,7 +22,7 @@ pub(super) fn how(
             match (has_sockets(by_name), by_name.just_then) {
                 (true, _) => "sockets on the proxy's own host",
                 (false, true) => {
-                    "the proxy resolves the name itself, and uses the first address that it has just then (DNS_ROUND_ROBIN)"
+                    "the proxy resolves the name itself, and uses the first address of the current response (DNS_ROUND_ROBIN)"
                 }
                 (false, false) => {
                     "the proxy resolves names itself, and balances between all their addresses (DNS)"
@@ -31,13 +31,13 @@ pub(super) fn how(
             .to_owned(),
         ),
         (Role::Client, Resolution::Passthrough) => {
-            Some("the proxy passes requests on to the address that the client asks for (NONE)".into())
+            Some("the proxy forwards requests to the address that the client requests (NONE)".into())
         }
         (_, Resolution::Alias(target)) if context.services.contains_key(target) => {
-            Some(format!("it is another name of {target}: ask about that"))
+            Some(format!("the name is an alias of {target}: explain that name instead"))
         }
         (_, Resolution::Alias(target)) => Some(format!(
-            "it is another name of {target}, which no cluster has as a service: the client's resolver follows it, and the proxy treats it as any host that it doesn't know"
+            "the name is an alias of {target}, which no cluster has as a service: the client's resolver follows the alias, and the proxy treats it like any unknown host"
         )),
         _ => None,
     }
@@ -141,10 +141,10 @@ impl NameAnswer<'_> {
         let name = &one.address;
         match step {
             WithholdingStep::Ready if self.by_name.just_then && self.taken => {
-                Err("of several names the first alone counts (DNS_ROUND_ROBIN)".into())
+                Err("only the first of several names is used (DNS_ROUND_ROBIN)".into())
             }
             WithholdingStep::Ready => Ok("ready".into()),
-            WithholdingStep::Pod => Ok("no pod: the proxy finds it by itself".into()),
+            WithholdingStep::Pod => Ok("no pod: the proxy resolves the name itself".into()),
             WithholdingStep::Export
                 if !self.service.primary.export_to.visible_to(&self.view.namespace) =>
             {
@@ -157,7 +157,7 @@ impl NameAnswer<'_> {
                     Ok(format!("same network as the proxy, {}", quoted(network)))
                 }
                 Some(network) => Err(format!(
-                    "in network {}, the proxy is in {}, and no gateway carries what is found by names",
+                    "in network {}, the proxy is in {}, and no gateway serves endpoints that are resolved by name",
                     quoted(network),
                     quoted(&self.view.network)
                 )),
@@ -167,10 +167,10 @@ impl NameAnswer<'_> {
                 Ok("a socket on the proxy's own host".into())
             }
             WithholdingStep::Family if name.parse::<IpAddr>().is_ok() => {
-                Ok("an address as it is".into())
+                Ok("a literal address".into())
             }
             WithholdingStep::Family if has_sockets(self.by_name) => {
-                Err(format!("beside a socket no names are resolved, so {name} isn't"))
+                Err(format!("names are not resolved next to a socket, so {name} is not used"))
             }
             WithholdingStep::Family => Ok(format!("the proxy resolves {name}")),
             WithholdingStep::Mtls => Ok(match one.tls_mode {

@@ -238,7 +238,7 @@ impl<'a> ConfigView<'a> {
                 Some(report) => view.read(key, report),
                 None => {
                     let text = format!(
-                        "the shared store has a {} {}/{} as well, which counts alone",
+                        "the shared store also has a {} {}/{}, which applies instead",
                         key.kind, key.namespace, key.name
                     );
                     let reasons =
@@ -319,7 +319,7 @@ impl<'a> ConfigView<'a> {
             return Some(state);
         }
         objects::is_of_mesh(key).then(|| {
-            let text = format!("Strait does not follow objects of kind {}", key.kind);
+            let text = format!("Strait does not support objects of kind {}", key.kind);
             let finding = Finding::unused(&codes::KIND_UNREAD, "kind", text);
             state_of(key, ObjectStanding::Unused, finding)
         })
@@ -374,7 +374,7 @@ fn note_unread(state: &mut ConfigState, unread: &BTreeMap<ObjectKey, Arc<str>>) 
     };
     let Some((_, wrong)) = unread.iter().find(is_it) else { return };
     state.state = ObjectStanding::Refused;
-    let text = format!("{wrong}; what it said before is in force");
+    let text = format!("{wrong}; the last valid version stays active");
     state.reasons.insert(0, ConfigReason::new(&codes::CONFIG_FILE, "", text));
 }
 
@@ -391,12 +391,10 @@ fn note_waiting(state: &mut ConfigState, waiting: &WaitingConfiguration) {
     }
     state.proxies = 0;
     let (code, text) = match waiting.is_let_out {
-        true => {
-            (&codes::ROLLOUT_RUNS, "what the object says now is given to a share of proxies first")
-        }
+        true => (&codes::ROLLOUT_RUNS, "the new version is being rolled out gradually"),
         false => (
             &codes::HELD,
-            "the configuration is held, and what the object says now counts when that is released",
+            "the configuration is held; the new version takes effect after its release",
         ),
     };
     state.reasons.insert(0, ConfigReason::new(code, "", text));

@@ -154,7 +154,7 @@ fn all_reasons_for_withheld_endpoints_of_a_cluster_are_listed() {
     let line = &told.clusters[0];
     let also: Vec<_> = line.also.iter().map(|one| (one.reason.as_str(), one.code)).collect();
     assert_eq!((line.reason.as_deref(), line.code), (Some("1 not ready"), Some("STR0420")));
-    assert_eq!(also, [("1 named before their pod was seen", "STR0421")]);
+    assert_eq!(also, [("1 whose pod is not known yet", "STR0421")]);
 }
 
 #[test]

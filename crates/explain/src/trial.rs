@@ -78,8 +78,8 @@ impl TriedMesh {
         let all = KeptSubsets::foreseen(&self.before.traffic, &self.then.traffic, target);
         let told = all.into_iter().flat_map(|(rule, subset, by)| {
             let text = format!(
-                "{subset} is gone, and VirtualService {by} leads there: who has it keeps it for {} s at most, then what goes there \
-                 is answered 503",
+                "{subset} no longer exists, and VirtualService {by} still routes to it: proxies keep it for at most {} s, then requests to it \
+                 are answered with 503",
                 KEPT_FOR.as_secs()
             );
             let reason = ConfigReason::new(&codes::SUBSET_UNKNOWN, "spec.subsets", text);

@@ -30,7 +30,13 @@ impl ConfigView<'_> {
         let ports = &asked(rule.matches.iter().map(|one| one.port), ports);
         for to in &rule.destinations {
             let path = format!("{path}.route[{}].destination", to.index);
-            reasons.extend(self.destination(to, path, ports, clients, "answered 503"));
+            reasons.extend(self.destination(
+                to,
+                path,
+                ports,
+                clients,
+                "requests are answered with 503",
+            ));
         }
         for mirror in rule.mirrors.iter().flatten() {
             let to = &mirror.destination;
@@ -39,7 +45,13 @@ impl ConfigView<'_> {
                 Some(_) => format!("{path}.mirror"),
                 None => format!("{path}.mirrors[{}].destination", to.index),
             };
-            reasons.extend(self.destination(to, path, ports, clients, "dropped"));
+            reasons.extend(self.destination(
+                to,
+                path,
+                ports,
+                clients,
+                "mirrored requests are dropped",
+            ));
         }
         reasons
     }
@@ -74,7 +86,7 @@ impl ConfigView<'_> {
         }
         let reasons = wrong.into_iter().map(|((_, text), (code, whose))| {
             let whose = of_clients(&whose, &asked);
-            Reason::lost(code, &*path, format!("{text}{whose}: what goes there is {answer}"))
+            Reason::lost(code, &*path, format!("{text}{whose}: {answer}"))
         });
         reasons.collect()
     }
@@ -119,7 +131,7 @@ impl ConfigView<'_> {
                 let shared = ports.iter().find(|port| has.contains(port));
                 if shared.is_none() && !ports.is_empty() {
                     let text = format!(
-                        "no port is named, and {host} has several: {}, none of them that of the host",
+                        "no port is named, and {host} has several: {}, none of which is a port of the host",
                         list()
                     );
                     return Some((&codes::DESTINATION_PORT, text));
@@ -128,7 +140,7 @@ impl ConfigView<'_> {
                 if !lacks.is_empty() {
                     let lacks = lacks.into_iter().map(u16::to_string).collect::<Vec<_>>();
                     let text = format!(
-                        "no port is named, and {host} has several: {}, which who calls port {} of the host doesn't come to",
+                        "no port is named, and {host} has several: {}; requests to port {} of the host can't reach them",
                         list(),
                         lacks.join(", ")
                     );
@@ -152,13 +164,18 @@ impl ConfigView<'_> {
                         return partly.or_else(|| self.misled_by_selection(to, service, namespace));
                     }
                     Some(_) => {
-                        format!("{text} any more, and keeps it for {} s", KEPT_FOR.as_secs())
+                        format!(
+                            "{text} any more; the old subset is kept for {} s",
+                            KEPT_FOR.as_secs()
+                        )
                     }
                     None => text,
                 }
             }
             None if !self.services_known => return None,
-            None => format!("no DestinationRule of {host} holds, so there is no subset {subset}"),
+            None => {
+                format!("no DestinationRule of {host} applies, so subset {subset} does not exist")
+            }
         };
         Some((&codes::SUBSET_UNKNOWN, text))
     }
@@ -182,7 +199,7 @@ impl ConfigView<'_> {
             let rule = rules.rule(client, &service.primary.namespace)?;
             let lacks = rule.subsets.get(&to.subset).is_none_or(|subset| subset.is_kept);
             let text = format!(
-                "DestinationRule {}, which holds for {} by its labels, has no subset {} of {host}",
+                "DestinationRule {}, which applies to {} because of its labels, has no subset {} of {host}",
                 rule.meta(),
                 proxy.id,
                 to.subset
@@ -201,11 +218,11 @@ impl ConfigView<'_> {
         let (host, port_name) = (&to.host, &to.port_name);
         let target = self.context.target(host, namespace);
         let Some(service) = self.context.service(target.as_str(), namespace) else {
-            let text = format!("{host} is another name of {target}, and there is no such service");
+            let text = format!("{host} is an alias of {target}, which does not exist");
             return self.is_none(target.as_str()).then_some((&codes::DESTINATION_UNKNOWN, text));
         };
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
-            let text = format!("{host} is another name, and in the end of itself");
+            let text = format!("{host} is an alias that finally refers to itself");
             return Some((&codes::DESTINATION_UNKNOWN, text));
         }
         // The port of the alias is used if the destination names no port number.
@@ -218,6 +235,6 @@ impl ConfigView<'_> {
         };
         let to = Destination { host: target.clone(), port: to.port.or(own), ..to.clone() };
         let (code, text) = self.misled(&to, &BTreeSet::new(), namespace)?;
-        Some((code, format!("{host} is another name of {target}: {text}")))
+        Some((code, format!("{host} is an alias of {target}: {text}")))
     }
 }

@@ -57,7 +57,7 @@ fn passed_on_in_vain(gateway: &Gateway) -> impl Iterator<Item = Reason> {
     let servers = gateway.servers.iter();
     let asked = servers.filter(|one| matches!(one.protocol, ServerProtocol::AutoPassthrough));
     asked.map(|server| {
-        let text = "routers between networks alone pass on all connections: those whose Service has the label \
+        let text = "only routers between networks forward all connections: routers whose Service has the label \
                     topology.istio.io/network";
         let path = format!("{}.tls.mode", gateway.path_of(server));
         Reason::lost(&codes::GATEWAY_SERVER, path, text)
@@ -91,10 +91,10 @@ impl ConfigView<'_> {
             let of = match self.context.mesh.gateway_scope {
                 GatewayScope::AnyNamespace => "",
                 GatewayScope::OwnNamespace => {
-                    " in its namespace, and --scope-gateway-to-namespace leaves it no other"
+                    " in its namespace, and --scope-gateway-to-namespace excludes other namespaces"
                 }
             };
-            let text = format!("no workload that is known carries these labels{of}");
+            let text = format!("no known workload has these labels{of}");
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.selector", text);
         }
         found
@@ -150,7 +150,13 @@ impl ConfigView<'_> {
             for (at, rule) in rules.iter().enumerate() {
                 for to in &rule.destinations {
                     let path = format!("spec.{field}[{at}].route[{}].destination", to.index);
-                    reasons.extend(self.destination(to, path, &ports, &clients, "closed"));
+                    reasons.extend(self.destination(
+                        to,
+                        path,
+                        &ports,
+                        &clients,
+                        "connections are closed",
+                    ));
                 }
             }
         }
@@ -181,10 +187,13 @@ impl ConfigView<'_> {
             let at = gateway.path_of(server);
             let path = if gateway.ingress.is_some() { at } else { format!("{at}.port.number") };
             if let Some((router, own)) = closed.get(&port) {
-                let leading =
-                    if *own == port { String::new() } else { format!(", where {port} leads") };
+                let leading = if *own == port {
+                    String::new()
+                } else {
+                    format!(", to which {port} is mapped")
+                };
                 let text = format!(
-                    "{router} can't listen at {own}{leading}, since its node says UNPRIVILEGED_POD: it has no listener for it"
+                    "{router} can't listen on {own}{leading}, because its node metadata contains UNPRIVILEGED_POD: it has no listener for this port"
                 );
                 return Some(Reason::lost(&codes::PORT_PRIVILEGED, path, text));
             }
@@ -192,11 +201,11 @@ impl ConfigView<'_> {
                 return None;
             }
             let listening = match is_privileged(port) {
-                true => "routers that can listen below 1024 do so at that number",
-                false => "the routers listen at that number",
+                true => "routers that can listen below 1024 listen on this number",
+                false => "the routers listen on this number",
             };
             let text = format!(
-                "no Service of its routers has port {port}, they have {}: {listening}, and who calls a Service doesn't come there",
+                "no Service of its routers has port {port}, they have {}: {listening}, and clients of the Services can't reach it",
                 numbers.join(", ")
             );
             Some(Reason::warning(&codes::GATEWAY_PORT_UNSERVED, path, text))
@@ -273,11 +282,13 @@ impl ConfigView<'_> {
             let code = &codes::GATEWAY_CREDENTIAL;
             Some(match has_old {
                 true => {
-                    let text = format!("{router} goes on with the {name} from before: {fact}");
+                    let text =
+                        format!("{router} keeps using the previous version of {name}: {fact}");
                     Reason::warning(code, path, text)
                 }
                 false => {
-                    let text = format!("{router} has no {name}, and closes who comes: {fact}");
+                    let text =
+                        format!("{router} has no {name}, and closes all connections: {fact}");
                     Reason::lost(code, path, text)
                 }
             })
@@ -303,7 +314,7 @@ impl ConfigView<'_> {
         let mut routers = self.clients.proxies().iter().copied().filter(serves);
         let router =
             routers.find(|proxy| self.context.access_of(proxy).token_rules().is_empty())?;
-        let text = format!("{} verifies no token: no request there has any claim", router.id);
+        let text = format!("{} verifies no tokens, so its requests have no claims", router.id);
         let path = format!("spec.http[{rule}].match[{one}]");
         Some(Reason::warning(&codes::ACCESS_CLAIMS_UNKNOWN, path, text))
     }

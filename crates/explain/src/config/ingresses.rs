@@ -29,8 +29,7 @@ impl ConfigView<'_> {
         let mut found = self.gateway(gateway);
         found.reasons.extend(self.withheld(&ingress.meta, &ExportTo::Public));
         if found.standing.is_some() {
-            let text =
-                format!("no workload that is known has the label istio={}", settings.selector);
+            let text = format!("no known workload has the label istio={}", settings.selector);
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec", text);
         }
         let taken = self.taken(ingress, gateway);
@@ -46,8 +45,13 @@ impl ConfigView<'_> {
             let path =
                 format!("{}{backend}", RouteOrigin::of_ingress(&ingress.meta).path_of(place));
             for to in one.rule.destinations.iter().filter(|_| told.insert(path.clone())) {
-                let wrong =
-                    self.destination(to, path.clone(), &BTreeSet::new(), &clients, "answered 503");
+                let wrong = self.destination(
+                    to,
+                    path.clone(),
+                    &BTreeSet::new(),
+                    &clients,
+                    "requests are answered with 503",
+                );
                 found.reasons.extend(wrong);
             }
         }

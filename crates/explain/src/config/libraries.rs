@@ -61,13 +61,14 @@ impl ConfigView<'_> {
             let path = format!("spec.{list}[{at}]");
             for (place, one) in rule.matches.iter().enumerate() {
                 if let CallMatch::Untold(what) = proxyless::of_match(one) {
-                    let text = format!("{who}: calls that fit the rest of the match fail: {what}");
+                    let text =
+                        format!("{who}: calls that match the rest of the condition fail: {what}");
                     let path = format!("{path}.{matches}[{place}]");
                     reasons.push(Reason::warning(&codes::RULE_ON_LIBRARY, path, text));
                 }
             }
             if let Some(what) = proxyless::obstacle(rule) {
-                let text = format!("{who}: calls that the rule is for fail: {what}");
+                let text = format!("{who}: calls that match the rule fail: {what}");
                 reasons.push(Reason::warning(&codes::RULE_ON_LIBRARY, &*path, text));
             }
             let passed_over = proxyless::passed_over(rule);

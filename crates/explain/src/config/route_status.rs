@@ -135,7 +135,7 @@ fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<StatusCo
     });
 
     if is_accepted && facts.refused == Some(true) {
-        let message = format!("Fall Back to the form before: {}", joined(&unreadable));
+        let message = format!("Fall Back to the previous version: {}", joined(&unreadable));
         conditions.push(condition("PartiallyInvalid", true, "UnsupportedValue", message));
     } else if is_accepted && !values.is_empty() {
         let message = format!("Dropped Rule(s): {}", joined(&values));

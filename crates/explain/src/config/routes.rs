@@ -112,7 +112,7 @@ impl ConfigView<'_> {
         let Some(routed) = services.routed(service) else { return found };
         found.reasons.extend(routed.reasons.iter().cloned());
         if audience(&service.export_to, std::iter::empty()).is_empty() {
-            let text = "no proxy is given it";
+            let text = "no proxy receives it";
             return Finding::unused(&codes::EXPORTED_TO_NOBODY, "spec.exportTo", text);
         }
         let mut clients = Audience::new();
@@ -147,7 +147,13 @@ impl ConfigView<'_> {
                 let ports = asked(rule.matches.iter().map(|one| one.port), ports);
                 for to in &rule.destinations {
                     let path = format!("spec.{field}[{at}].route[{}].destination", to.index);
-                    found.reasons.extend(self.destination(to, path, &ports, &clients, "closed"));
+                    found.reasons.extend(self.destination(
+                        to,
+                        path,
+                        &ports,
+                        &clients,
+                        "connections are closed",
+                    ));
                 }
             }
         }
@@ -167,7 +173,7 @@ impl ConfigView<'_> {
         let namespace = &meta.namespace;
         if let Some(bytes) = withheld.objects.get(meta) {
             let text = format!(
-                "the objects of {namespace} add too much to its own proxies: this one, of {}, applies to no proxy",
+                "the objects of {namespace} add too much to its own proxies: this object of {} applies to no proxy",
                 mebibytes(*bytes)
             );
             return Some(Reason::lost(&codes::ROUTES_SURPLUS, "spec", text));
@@ -186,8 +192,8 @@ impl ConfigView<'_> {
             )
         } else {
             format!(
-                "the objects of {namespace} add {} to each proxy of other namespaces, which is past the {} of all namespaces: \
-                 they apply to proxies of {namespace} only, and where a Sidecar names {namespace}",
+                "the objects of {namespace} add {} to each proxy of other namespaces, which exceeds the {} of all namespaces: \
+                 they apply to proxies of {namespace} only, and to proxies whose Sidecar names {namespace}",
                 mebibytes(*withheld.over_total.get(namespace)?),
                 mebibytes(limits.total)
             )
@@ -214,11 +220,12 @@ impl ConfigView<'_> {
             let why = if other.service.meta < routed.service.meta {
                 "which is older"
             } else {
-                "which is for fewer namespaces"
+                "which is exported to fewer namespaces"
             };
             if owners.own.is_empty() {
-                let text =
-                    format!("{host} belongs to {winner}, {why}: no rule of this one holds for it");
+                let text = format!(
+                    "{host} belongs to {winner}, {why}: no rule of this object applies to it"
+                );
                 return Some(Reason::lost(&codes::HOST_OF_ANOTHER, path, text));
             }
             let whose = of_clients(&losing, &owners.asked);
@@ -229,7 +236,7 @@ impl ConfigView<'_> {
             return None;
         }
         if routed.http.rules.is_empty() {
-            let text = format!("no service is called {host}: there are no connections to it");
+            let text = format!("no service has the name {host}: there are no connections to it");
             return Some(Reason::lost(&codes::HOST_UNKNOWN, path, text));
         }
         let mut wildcards = self.context.wildcard_services();
@@ -241,7 +248,7 @@ impl ConfigView<'_> {
             return None;
         }
         let text = format!(
-            "no service is called {host}: the rules hold for requests to port {PLAIN_PORT} that name it"
+            "no service has the name {host}: the rules apply to requests to port {PLAIN_PORT} with this host"
         );
         Some(Reason::warning(&codes::HOST_UNKNOWN, path, text))
     }
@@ -414,7 +421,7 @@ impl ConfigView<'_> {
         if roots.is_empty() {
             let text = match hidden.first() {
                 Some(root) => format!(
-                    "VirtualService {} delegates to it, and it is not exported there",
+                    "VirtualService {} delegates to it, but it is not exported to that namespace",
                     root.meta
                 ),
                 None => "no rule delegates to it, and it names no host".to_owned(),
@@ -447,7 +454,7 @@ impl ConfigView<'_> {
 
     pub(super) fn gateway_route(&self, route: &GatewayRoute) -> Finding {
         if route.parents.is_empty() {
-            let text = "it is on no Service, and Strait follows no gateways of the Gateway API yet";
+            let text = "no parent is a Service, and Strait does not support gateways of the Gateway API yet";
             return Finding::unused(&codes::KIND_UNREAD, "spec.parentRefs", text);
         }
         let mut found = Finding::default();
@@ -461,7 +468,7 @@ impl ConfigView<'_> {
             found.reasons.extend(withheld.filter(|reason| !found.reasons.contains(reason)));
             if let Some(other) = self.gateway_routes().find(|one| route.yields_to(parent, one)) {
                 let text = format!(
-                    "{} belongs to {} {} there: where both are on a port, GRPCRoutes count",
+                    "{} belongs to {} {} there: if both apply to a port, the GRPCRoute is used",
                     parent.host, other.kind, other.meta
                 );
                 found.reasons.push(Reason::lost(&codes::HOST_OF_ANOTHER, path, text));
@@ -516,12 +523,16 @@ impl ConfigView<'_> {
             let backends = rule.destinations.iter();
             led.extend(backends.map(|to| (to, format!("{path}.backendRefs[{}]", to.index))));
         }
-        let answer = if route.connections.is_empty() { "answered 500" } else { "closed" };
+        let answer = if route.connections.is_empty() {
+            "requests are answered with 500"
+        } else {
+            "connections are closed"
+        };
         for (to, path) in led.into_iter().filter(|(to, _)| !to.invalid) {
             let is_let = |parent| route.may_lead_to(parent, &to.host, domain, self.grants());
             if !route.parents.iter().all(is_let) {
                 let text = format!(
-                    "no ReferenceGrant lets {}s of namespace {} lead to {}: its share is {answer}",
+                    "no ReferenceGrant allows {}s of namespace {} to route to {}: for its share, {answer}",
                     route.kind, route.meta.namespace, to.host
                 );
                 found.reasons.push(Reason::lost(&codes::GRANT_MISSING, path, text));
@@ -594,7 +605,7 @@ impl ConfigView<'_> {
         };
         let needing: Vec<_> = routes.filter(needs).collect();
         if needing.is_empty() {
-            let text = "no route that is known leads here by it";
+            let text = "no known route needs it";
             return Finding::unused(&codes::GRANT_UNUSED, "spec", text);
         }
         let proxies = self.clients.count(|namespace, selection| {
@@ -661,8 +672,7 @@ impl ProtocolsSeen {
         let lost = lists.into_iter().filter(|(_, is_lost)| *is_lost && !self.is_unknown);
         let of = |(list, _)| {
             let example = self.example.as_deref().unwrap_or_default();
-            let text =
-                format!("no port of the hosts carries what these rules are about: {example}");
+            let text = format!("no port of the hosts has the protocol of these rules: {example}");
             Reason::lost(&codes::RULE_PROTOCOL, format!("spec.{list}"), text)
         };
         lost.map(of).collect()

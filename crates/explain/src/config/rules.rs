@@ -25,7 +25,7 @@ impl ConfigView<'_> {
     pub(super) fn destination_rule(&self, rule: &DestinationRule, object: &Value) -> Finding {
         let own = rule.meta();
         if rule.export_to == ExportTo::Namespaces(Vec::new()) {
-            let text = "no client is held to it";
+            let text = "it applies to no client";
             return Finding::unused(&codes::EXPORTED_TO_NOBODY, "spec.exportTo", text);
         }
         if !self.has_services(&rule.host) {
@@ -40,13 +40,15 @@ impl ConfigView<'_> {
             && let Resolution::Alias(_) = &service.primary.resolution
         {
             let target = self.context.aliases.target(service.hostname());
-            let text = format!("{host} is another name of {target}: only a rule of that holds");
+            let text = format!(
+                "{host} is an alias of {target}: only a DestinationRule of that name applies"
+            );
             return Finding::unused(&codes::HOST_UNKNOWN, "spec.host", text);
         }
         if let Some(labels) = rule.selector.as_ref().filter(|_| self.services_known)
             && !self.is_carried(labels, &own.namespace)
         {
-            let text = "no workload that is known carries these labels";
+            let text = "no known workload has these labels";
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.workloadSelector", text);
         }
         let mut found = self.in_force(rule);
@@ -124,12 +126,12 @@ impl ConfigView<'_> {
         let winners: Vec<_> = winners.iter().map(ToString::to_string).collect();
         let named = winners.join(", ");
         if held.is_empty() && !winners.is_empty() {
-            let text = format!("DestinationRule {named} counts for {} in its place", rule.host);
+            let text = format!("DestinationRule {named} applies to {} instead", rule.host);
             found.reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.host", text));
             found.standing = Some(ObjectStanding::Shadowed);
         } else if held.is_empty() {
             let text = format!(
-                "no client of {} that it is exported to looks for rules in namespace {}",
+                "no client of {} to which it is exported uses rules of namespace {}",
                 rule.host, own.namespace
             );
             found.reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.host", text));
@@ -139,7 +141,7 @@ impl ConfigView<'_> {
                 lost.retain(|namespace| !held.contains(namespace));
                 let whose = of_clients(&lost, &asked);
                 if !lost.is_empty() && !whose.is_empty() {
-                    let text = format!("DestinationRule {named} counts{whose}");
+                    let text = format!("DestinationRule {named} applies instead{whose}");
                     found.reasons.push(Reason::warning(&codes::RULE_SHADOWED, "spec.host", text));
                 }
             }
@@ -183,12 +185,13 @@ impl ConfigView<'_> {
         if rule.policy.is_some()
             && let Some(first) = older.iter().find(|one| one.policy.is_some())
         {
-            let text = format!("the policy of {}, which is older, counts", first.meta());
+            let text = format!("the policy of {} is older and applies instead", first.meta());
             reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.trafficPolicy", text));
         }
         for name in rule.subsets.keys() {
             if let Some(first) = older.iter().find(|one| one.subsets.contains_key(name)) {
-                let text = format!("subset {name} of {}, which is older, counts", first.meta());
+                let text =
+                    format!("subset {name} of {} is older and applies instead", first.meta());
                 reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.subsets", text));
             }
         }
@@ -258,7 +261,7 @@ impl ConfigView<'_> {
             }
             _ => false,
         };
-        let text = "endpoints that proxies find by their names (resolution DNS) are one place: this counts for none of them";
+        let text = "endpoints that proxies resolve by name (resolution DNS) belong to one locality: this has no effect on them";
         let path = "spec.trafficPolicy.loadBalancer.localityLbSetting";
         (is_by_name && rule.policy.as_ref().is_some_and(said))
             .then(|| Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text))
@@ -287,7 +290,7 @@ impl ConfigView<'_> {
         let reason = |name: &Arc<str>| {
             let path = format!("{}.labels", paths.path(name));
             let text = format!(
-                "no endpoint of {} has the labels of subset {name}: what goes there is answered 503",
+                "no endpoint of {} has the labels of subset {name}: requests are answered with 503",
                 rule.host
             );
             Reason::warning(&codes::SUBSET_EMPTY, path, text)
@@ -312,7 +315,7 @@ impl ConfigView<'_> {
         let paths = SubsetPaths::of(object);
         let reason = |name: &Arc<str>| {
             let text = format!(
-                "gateways don't know subset {name} of {} by these labels: clients are given endpoints of their own network only",
+                "gateways don't know subset {name} of {} by these labels: clients receive only endpoints of their own network",
                 rule.host
             );
             Reason::warning(&codes::SUBSET_WITHHELD, format!("{}.labels", paths.path(name)), text)

@@ -54,7 +54,10 @@ impl ConfigView<'_> {
         let without = with_tls.into_iter().filter(|one| takes_mtls(one.port.number));
         let reason = |one: &SidecarIngress| {
             let path = format!("spec.ingress[{}].tls", one.index);
-            let text = format!("port {} takes mTLS of the mesh, and so no other", one.port.number);
+            let text = format!(
+                "port {} accepts the mTLS of the mesh, and therefore no other TLS",
+                one.port.number
+            );
             Reason::lost(&codes::SIDECAR_INGRESS_TLS, path, text)
         };
         without.map(reason).collect()
@@ -73,7 +76,7 @@ impl ConfigView<'_> {
             let own = sidecar.own_ports(proxy.interception);
             for (path, port) in own.filter(|(_, port)| !proxy.may_listen_at(*port)) {
                 let text = format!(
-                    "{} can't listen at {port}, since its node says UNPRIVILEGED_POD: it has no listener for it",
+                    "{} can't listen on {port}, because its node metadata contains UNPRIVILEGED_POD: it has no listener for this port",
                     proxy.id
                 );
                 let path = format!("{path}.port.number");
@@ -113,7 +116,7 @@ impl ConfigView<'_> {
         let reasons = unknown.map(|(path, name)| {
             let text = match self.context.mesh.has_provider(name) {
                 true => {
-                    format!("what extensionProviders has of the name {name:?} takes no access logs")
+                    format!("the extensionProviders entry {name:?} accepts no access logs")
                 }
                 false => format!("{name:?} is neither envoy nor a provider of the mesh config"),
             };
@@ -150,7 +153,7 @@ impl ConfigView<'_> {
         };
         let named = telemetry.tracing_providers();
         let reasons = named.filter_map(|(path, name)| {
-            let text = format!("{name:?} is sent no spans: {}", fault(name)?);
+            let text = format!("{name:?} receives no spans: {}", fault(name)?);
             Some(Reason::lost(&codes::TELEMETRY_PROVIDER, path, text))
         });
         reasons.collect()
@@ -161,7 +164,7 @@ impl ConfigView<'_> {
         let filters = &self.context.traffic.envoy_filters;
         let meta = &filter.meta;
         if filter.is_empty() {
-            let text = "it has no patch that is followed";
+            let text = "it has no supported patch";
             return Finding::unused(&codes::ENVOY_FILTER_FIELD, "spec.configPatches", text);
         }
         let is_of_all = meta.namespace.as_str() == self.context.mesh.root_namespace;
@@ -188,7 +191,7 @@ impl ConfigView<'_> {
             let (namespace, selection) = (proxy.namespace(), &self.context.selection(proxy));
             let client = RuleClient { namespace, selection };
             for (at, name, to) in filter.asks(PatchPlace::of(proxy), selection) {
-                let end = if to.fails_open { "passes unasked" } else { "is denied" };
+                let end = if to.fails_open { "passes without a check" } else { "is denied" };
                 let path = format!("spec.configPatches[{at}].patch.value.typed_config");
                 let added = self.context.traffic.envoy_filters.clusters_of(proxy, selection);
                 if added.iter().any(|one| one.name == to.name) {
@@ -196,14 +199,15 @@ impl ConfigView<'_> {
                 }
                 let reason = if to.service.is_none() {
                     let text = format!(
-                        "{name} asks {:?}, which is no upstream cluster of a service (outbound|PORT||HOST): unless the proxy's bootstrap has it, every request {end}",
+                        "{name} calls {:?}, which is not an upstream cluster of a service (outbound|PORT||HOST): unless the proxy's bootstrap defines it, every request {end}",
                         to.name
                     );
                     Reason::warning(&codes::ENVOY_FILTER_UPSTREAM, path, text)
                 } else {
                     let fault = self.context.asking_fault(to, client, &proxy.cluster);
                     let Some(fault) = fault else { continue };
-                    let text = format!("{name} asks {}, and {fault}: every request {end}", to.name);
+                    let text =
+                        format!("{name} calls {}, and {fault}: every request {end}", to.name);
                     Reason::lost(&codes::ENVOY_FILTER_UPSTREAM, path, text)
                 };
                 faults.entry(at).or_insert(reason);
@@ -217,10 +221,8 @@ impl ConfigView<'_> {
     pub(super) fn sidecar_defaults(&self, defaults: &SidecarDefaults) -> Finding {
         let (reports, meta) = (&self.reports.traffic, &defaults.meta);
         if let Some(first) = proxy_configs::before(reports, defaults) {
-            let text = format!(
-                "ProxyConfig {} is older and holds for the same pods: this one for none",
-                first.meta
-            );
+            let text =
+                format!("ProxyConfig {} is older and applies to the same pods instead", first.meta);
             let reasons = vec![Reason::lost(&codes::PROXY_CONFIG_SHADOWED, "spec", text)];
             return Finding { reasons, standing: Some(ObjectStanding::Shadowed), proxies: 0 };
         }
@@ -242,7 +244,7 @@ impl ConfigView<'_> {
         path: &str,
     ) -> Option<Finding> {
         let is_none = self.services_known && !self.is_carried(labels, namespace);
-        let text = "no workload that is known carries these labels";
+        let text = "no known workload has these labels";
         is_none.then(|| Finding::unused(&codes::SELECTOR_UNUSED, path, text))
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn answer(
         Ok(Some(verdict)) => verdict,
         Ok(None) => return Ok((response(json!({})), ValidationResult::Allowed)),
         Err(why) => {
-            let warnings = json!({ "warnings": [format!("strait: not looked at: {why}")] });
+            let warnings = json!({ "warnings": [format!("strait: not checked: {why}")] });
             return Ok((response(warnings), ValidationResult::Warned));
         }
     };
@@ -76,7 +76,7 @@ pub(super) fn answer(
             kind = state.kind,
             namespace = state.namespace,
             name = state.name,
-            "an object is refused: {message}"
+            "refused an object: {message}"
         );
         let status =
             json!({ "code": 422, "reason": "Invalid", "status": "Failure", "message": message });
@@ -97,7 +97,7 @@ fn refusal(reasons: &[ConfigReason]) -> String {
         lines.push(format!("and {more} more: strait check config -f FILE"));
     }
     if let Some(first) = reasons.first() {
-        lines.push(format!("strait help {} says what to do", first.code));
+        lines.push(format!("for the next step: strait help {}", first.code));
     }
     lines.join("; ")
 }
@@ -188,7 +188,7 @@ mod tests {
             message.contains("fault 9; and 2 more: strait check config -f FILE; "),
             "{message}"
         );
-        assert!(message.ends_with("strait help STR1043 says what to do"), "{message}");
+        assert!(message.ends_with("for the next step: strait help STR1043"), "{message}");
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         let (told, result) = answer(body.as_bytes(), |_| Err("not yet")).expect("one");
         assert_eq!(result, ValidationResult::Warned);
         assert_eq!(told["response"]["allowed"], true);
-        assert_eq!(told["response"]["warnings"], json!(["strait: not looked at: not yet"]));
+        assert_eq!(told["response"]["warnings"], json!(["strait: not checked: not yet"]));
     }
 
     #[test]
