@@ -80,7 +80,7 @@ async fn demo(args: &DemoArgs) -> Result<DemoMesh, CommandFailure> {
         }
     };
     print(&format!(
-        "\n{} {} proxies held exactly what they should at each of {steps} steps{real} ({:.1} s)\n",
+        "\n{} {} proxies had exactly the expected configuration after each of {steps} steps{real} ({:.1} s)\n",
         look.sign(true).paint(&look),
         mesh.proxies.len(),
         began.elapsed().as_secs_f64(),
@@ -104,7 +104,7 @@ fn introduce(mesh: &DemoMesh, look: &OutputStyle) -> Result<(), CommandFailure> 
 /// Runs all steps and returns their number.
 async fn story(mesh: &mut DemoMesh, look: &OutputStyle) -> Result<usize, CommandFailure> {
     let first = mesh.settle(Instant::now()).await?;
-    heading(1, "What each proxy holds, and why")?;
+    heading(1, "The endpoints of each proxy, and why")?;
     let mut shown = Vec::new();
     for (proxy, settled) in mesh.proxies.iter().zip(&first) {
         let mut explanations = Vec::new();
@@ -164,7 +164,7 @@ fn kept(before: &[SettledProxy], after: &[SettledProxy]) -> Result<String, Comma
         return Ok("No proxy lost anything; nothing was sent to any.\n".into());
     }
     Err(CommandFailure::failed(format!(
-        "an API server that is away made the control plane send to {}",
+        "an unreachable API server caused updates to {}",
         disturbed.join(", ")
     )))
 }

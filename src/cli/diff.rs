@@ -182,9 +182,9 @@ fn object(row: &Value, look: &OutputStyle) -> String {
     let action = match row["action"].as_str() {
         Some("new") => "is new",
         Some("changed") => "is changed",
-        Some("same") => "is there already",
-        Some("removed") => "would go",
-        _ => "is left out: what comes of its kind is not worked out",
+        Some("same") => "already exists",
+        Some("removed") => "would be deleted",
+        _ => "is left out: the effects of its kind are not computed",
     };
     let state = state.paint(look);
     let told = if state.is_empty() { String::new() } else { format!(": {state}") };
@@ -284,8 +284,8 @@ mod tests {
         let expected = "\
 VirtualService shop/web is changed: partly
     STR1044 spec.http[0]: no subset v1
-Sidecar shop/old would go
-ServiceEntry shop/db is left out: what comes of its kind is not worked out
+Sidecar shop/old would be deleted
+ServiceEntry shop/db is left out: the effects of its kind are not computed
 
 a.shop-1@east, b.shop-2@east, c.shop-3@east and 1 more would be sent
     + cds c00

@@ -321,7 +321,7 @@ mod tests {
             [
                 "requests are sent again".to_owned(),
                 format!("{other}: answers 200"),
-                format!("{one}: is asked no more")
+                format!("{one}: no longer requested")
             ]
         );
         assert!(!metrics.contains("10.0.0.1:15443"), "{metrics}");
