@@ -1,5 +1,4 @@
-//! `strait check`: lists every problem with its code and the next step, and summarizes what is
-//! healthy.
+//! `strait check`: lists every problem with its code and the next step, with a summary.
 //!
 //! It queries the control plane; with `--secrets`, also the config cluster and the members that its
 //! Secrets refer to. The findings depend only on these responses. [`problems`] is the one function
@@ -44,10 +43,8 @@ pub(crate) struct CheckArgs {
     /// object of the mesh's configuration
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
-    /// Also check the Secrets of the config cluster: kubeconfig Secrets without the label of a
-    /// member, whether members trust the same root certificates, which members have access policies
-    /// of their own cluster, and how their API servers treat new pods while the webhook is
-    /// unreachable
+    /// Also check Secrets of the config cluster: kubeconfigs without a member label, root certificates
+    /// of members, access policies in members, and new pods while the webhook is unreachable
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
@@ -155,8 +152,7 @@ impl CheckInputs {
     }
 }
 
-/// Reasons for withholding endpoints from other networks that are not problems: these workloads and
-/// services do not cross networks by design.
+/// Reasons to withhold endpoints from other networks that are by design, and not problems.
 const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN];
 
 /// Runs `strait check`. Exit code 2 means that there is a problem; notes alone do not count.
@@ -171,9 +167,7 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     if args.categories.iter().any(|one| one == objects::CATEGORY) {
         let alone = args.categories.len() == 1 && !args.secrets && !args.traffic.traffic;
         if !alone {
-            return Err(CommandFailure::usage(
-                "'config' cannot be combined with other categories or flags",
-            ));
+            return Err(CommandFailure::usage("'config' must be checked alone"));
         }
         return config::run(&args.config, &args.hub.namespace, &args.ask).await;
     }
@@ -459,8 +453,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         for conflict in items(&row["conflicts"]) {
             let field = text(&conflict["field"]);
             let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
-            let each =
-                if field == "ports" { " for ports that differ; all ports are served" } else { "" };
+            let each = if field == "ports" { "; all ports are served" } else { "" };
             let fact = format!("{field}: {losers} and {winner} differ; {winner} wins{each}");
             let object = format!("service/{}", text(&row["hostname"]));
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));

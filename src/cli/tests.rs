@@ -220,7 +220,7 @@ fn status_lists_the_first_service_conflicts() {
     let whole = status::whole(answers, &found);
     assert_eq!(whole["conflicts"].as_array().map(Vec::len), Some(10), "scripts have them all");
     let shown = status::render(&whole, &show(Format::Table), &LOOK);
-    let first = "  service s0.shop: STR0430: ports: west and east differ; east wins for ports that differ; all ports are served\n";
+    let first = "  service s0.shop: STR0430: ports: west and east differ; east wins; all ports are served\n";
     assert!(shown.contains(first) && shown.contains("CONFLICTS   10\n"), "{shown}");
     assert!(shown.contains("s7.shop") && !shown.contains("s8.shop"), "{shown}");
     assert!(shown.ends_with("  and 2 more conflicts (strait check services)\n"), "{shown}");
