@@ -640,7 +640,7 @@ mod tests {
                 { "id": "g", "state": "live", "withheld": 3, "withheldBy": { "STR0404": 2, "STR0407": 1 } },
                 { "id": "gw", "state": "live", "withheld": 2, "withheldBy": { "STR0402": 2 } },
                 { "id": "h", "state": "draining", "reason": "drained by x: y; STR0301: refused" },
-                { "id": "i", "state": "draining", "reason": "its Secret has gone" },
+                { "id": "i", "state": "draining", "reason": "its Secret was deleted" },
                 { "id": "j", "state": "restored", "reason": "from disk; STR0304: 401" },
                 { "id": "k", "state": "restored", "reason": "from disk, last heard of 9 s ago" },
                 { "id": "l", "state": "live", "roots": { "namespaces": 9, "current": 8, "foreign": 1, "foreignFirst": ["shop"], "beside": 1 } },

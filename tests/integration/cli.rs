@@ -151,7 +151,7 @@ fn exit_codes_distinguish_errors_of_a_server_start() {
             "/nowhere/reader",
         ),
         (64, [&files[..], &["--jwks-roots", "/nowhere/roots.pem"]].concat(), "/nowhere/roots.pem"),
-        (1, [&files[..], &["--jwks-roots", &junk]].concat(), "holds no certificate in PEM"),
+        (1, [&files[..], &["--jwks-roots", &junk]].concat(), "contains no PEM certificate"),
         (1, [&files[..], &["--jwks-roots", here]].concat(), "--jwks-roots"),
         (1, [&files[..], &["--tls-cert", &junk, "--tls-key", &junk]].concat(), "STR0702"),
         (1, [&files[..], &["--ca-dir", here]].concat(), "STR0705"),

@@ -67,7 +67,7 @@ async fn current_state_is_compared_with_earlier_states_across_a_restart() {
     let (code, said) = strait(&first, &["diff", "--at", "100000"]).await;
     assert!(code == Some(1) && said.contains("there is no version 100000 yet"), "{said}");
     let (code, said) = strait(&first, &["diff", "--at", "2999-01-01T00:00:00Z"]).await;
-    assert!(code == Some(1) && said.contains("is to come; here it is"), "{said}");
+    assert!(code == Some(1) && said.contains("is in the future; the server's time is"), "{said}");
     first.shut_down().await;
 
     // A pod is removed while the server is stopped: the next process knows the state at the end of

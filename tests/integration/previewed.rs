@@ -337,8 +337,8 @@ spec:
     .await;
 
     for (namespace, code, told) in [
-        ("nowhere", 1, "nothing is known of namespace nowhere; known are "),
-        ("No.Namespace", 64, "can't be the name of a namespace"),
+        ("nowhere", 1, "namespace nowhere is unknown; known namespaces: "),
+        ("No.Namespace", 64, "is not a valid name of a namespace"),
     ] {
         let asked = ["scope", "suggest", namespace, "--from-log", &path("log")];
         let output = server.strait(&asked).await;

@@ -277,6 +277,14 @@ What the server did for one stream panicked. That stream ended with INTERNAL; no
 and the proxy keeps what it has. It is counted under reason \"panic\" in
 strait_xds_streams_closed_total.";
 
+    /// A difference that the audit found.
+    AUDIT_MISMATCH = "STR0509", "a proxy held a resource that differs from its configuration",
+        "Report it with the server's log; the proxy has received the current resources.", "\
+At a low rate (--audit-interval), the server generates the resources of each proxy from scratch and compares
+them with those that it sent. A difference is a fault of the server: a change did not reach the proxy. The
+log names the proxy, the resources and both versions. The server sends the current resources, and counts
+the differing ones in strait_audit_mismatch_total.";
+
     /// A node's claim against its certificate.
     CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
         "Make the bootstrap say what the certificate says: strait proxy bootstrap.", "\

@@ -112,6 +112,50 @@ impl Cache {
             .sweep(|inputs| by_definitions(&inputs.span) && inputs.workload.is_some());
     }
 
+    /// Removes all entries, so that everything is generated again.
+    pub fn clear(&self) {
+        let Self {
+            assignments,
+            library,
+            library_routes,
+            policies,
+            clusters,
+            pod_listeners,
+            outbound,
+            scopes,
+            served,
+            addresses,
+            listeners,
+            pods,
+            routes,
+            bases,
+            rule_steps,
+            chunks,
+            route_lists,
+            names,
+            east_west_ports,
+        } = self;
+        assignments.clear();
+        library.clear();
+        library_routes.clear();
+        policies.clear();
+        clusters.clear();
+        pod_listeners.clear();
+        outbound.clear();
+        scopes.clear();
+        served.clear();
+        addresses.clear();
+        listeners.clear();
+        pods.clear();
+        routes.clear();
+        bases.clear();
+        rule_steps.clear();
+        chunks.clear();
+        route_lists.clear();
+        names.clear();
+        east_west_ports.clear();
+    }
+
     /// An empty one for another mesh, in which pieces of this one may be found.
     pub(super) fn beside(&self) -> Self {
         Self { pod_listeners: Arc::clone(&self.pod_listeners), ..Self::default() }

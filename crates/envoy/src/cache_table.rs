@@ -79,6 +79,11 @@ impl<K: Eq + Hash, I, V, const MANY: usize, const MAX: usize> Default
 impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const MAX: usize>
     CacheTable<K, I, V, MANY, MAX>
 {
+    /// Removes all entries.
+    pub(super) fn clear(&self) {
+        self.entries.clear();
+    }
+
     /// The value for `key` made from `inputs`; made now where it isn't kept.
     pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
         self.get(&key, |held| *held == inputs).unwrap_or_else(|| {

@@ -228,6 +228,11 @@ impl Chunks {
         self.secret.hash_one(&lower[..]) as DomainHash
     }
 
+    /// Removes all entries.
+    pub(super) fn clear(&self) {
+        self.kept.clear();
+    }
+
     /// Lets go of what nobody holds.
     pub(super) fn sweep(&self) {
         self.kept.sweep(|()| true);

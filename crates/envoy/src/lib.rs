@@ -293,6 +293,10 @@ impl ResourceSource for ProxyConfig<'_> {
             ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => None,
         }
     }
+
+    fn is_assigned(&self, cluster: &Resource) -> bool {
+        cds::is_of_eds(&cluster.body.to_bytes())
+    }
 }
 
 /// What many proxies hold, and of a proxy's own what has other names.

@@ -98,6 +98,11 @@ impl RuleEncoder<'_> {
 }
 
 impl EncodedPolicies {
+    /// Removes all entries.
+    pub(super) fn clear(&self) {
+        self.0.clear();
+    }
+
     /// Lets go of what is of policies that are in force no more.
     pub(super) fn sweep(&self, policies: &AccessPolicies) {
         let held: HashSet<_> = policies.authorizations().map(Arc::as_ptr).collect();

@@ -32,7 +32,7 @@ fn told(context: &PushContext) -> Explanation {
 #[test]
 fn withheld_endpoints_name_the_policy_rule() {
     let none = KnownClusters::default;
-    let why = "not heard of for more than 900s (policy mesh.whenDark)";
+    let why = "unreachable for more than 900s (policy mesh.whenDark)";
     let dark = KnownCluster { withdrawn: Some(why.into()), ..member(None) };
     let dark = KnownClusters { clusters: [("east".into(), dark)].into() };
     for (policy, clusters, step, code, detail) in [

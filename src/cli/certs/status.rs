@@ -149,7 +149,7 @@ mod tests {
                       "lastCertificateEnds": null, "lacks": [] },
                     { "fingerprint": digits("b"), "subject": "CN=new", "step": "distribute", "ends": null,
                       "lastCertificateEnds": null,
-                      "lacks": [{ "who": "cluster east", "fact": "1 of its 3 namespaces don't have it yet" }] },
+                      "lacks": [{ "who": "cluster east", "fact": "1 of its 3 namespaces lack it" }] },
                 ],
             },
         });

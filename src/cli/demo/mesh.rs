@@ -400,6 +400,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         token_audience: vec!["istio-ca".to_owned(), "strait-ca".to_owned()],
         probe_gateways: Duration::ZERO,
         max_connections: 1000,
+        audit_interval: Duration::from_secs(60),
         max_certificate_lifetime: authority::LIFETIME_MAX,
         log_format: None,
         log_level: "info".into(),

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; what isn't HTTP passes |
 //! | HTTP, of a service that is told apart by address | `VIP_PORT` as well | the route `HOST:PORT`; what isn't HTTP passes |
-//! | bytes, TLS | `VIP_PORT` | the upstream cluster |
+//! | bytes, TLS | `VIP_PORT`; where several ServiceEntries have the address, a chain of it for each TLS name | the upstream cluster |
 //! | the same, at a range of addresses, of the service or of a rule | a chain of `0.0.0.0_PORT`, for a name where several share it | the upstream cluster |
 //! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept, unknown ones don't pass, or a rule sets TLS or leads connections elsewhere | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
@@ -33,7 +33,7 @@ use crate::encode;
 use crate::rds::proxy_route_name;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
-use strait_mesh::push::addresses::{ListenAddresses, has_no_known_address};
+use strait_mesh::push::addresses::{ListenAddresses, has_no_known_address, is_selected_by_sni};
 use strait_mesh::push::view::{ViewKey, Way, decide};
 use strait_model::{
     CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution, is_privileged,
@@ -65,7 +65,7 @@ pub(crate) fn shared(
     let reserved = [settings.outbound_port, settings.inbound_port];
     // Of the services that want the same address the first, the oldest, has it.
     let mut any_address: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
-    let mut at_address = BTreeMap::new();
+    let mut at_address: BTreeMap<(IpAddr, u16), AtAddress<'_>> = BTreeMap::new();
     let scope = context.traffic.scope(&class.namespace, &class.selection);
     let elsewhere = scope.addresses(form.interception);
     let mut placed: BTreeMap<u16, PlacedPort<'_>> = BTreeMap::new();
@@ -79,8 +79,7 @@ pub(crate) fn shared(
             }
             if !is_http || is_addressed {
                 for vip in vips.iter().filter(|vip| vip.has(number)) {
-                    let place = (vip.address, number);
-                    at_address.entry(place).or_insert((service, port));
+                    at_address.entry((vip.address, number)).or_default().add(service, port);
                 }
             }
             if is_http {
@@ -134,14 +133,8 @@ pub(crate) fn shared(
     listeners.extend(
         any_address.iter().filter_map(|(port, wanted)| wanted.listener(rules, families, *port)),
     );
-    listeners.extend(at_address.into_iter().filter_map(|((address, number), (service, port))| {
-        if port.protocol.is_http() {
-            return for_requests(&settings, (address, number), (service, port));
-        }
-        let ruled = rules.of(service.hostname(), port, Some(address)).unwrap_or_default();
-        let rest = || rules.to_service(service, port);
-        for_one_service(&settings, (address, number), (service, port), ruled, rest)
-    }));
+    listeners
+        .extend(at_address.iter().filter_map(|(place, services)| services.listener(rules, *place)));
     let mut resources: Vec<_> = listeners
         .into_iter()
         .map(|message| settings.istio.in_chains(message))
@@ -437,6 +430,70 @@ impl AnyAddress<'_> {
             NamedChain::new(host.as_str().into(), rules.to_service(service, port))
         }));
         completed(named)
+    }
+}
+
+/// The services that are reached at one address and port.
+#[derive(Default)]
+struct AtAddress<'a> {
+    /// Services whose clients name them when they begin TLS.
+    by_sni: BTreeMap<&'a Hostname, (&'a MergedService, &'a Port)>,
+    /// The service of all other connections.
+    rest: Option<(&'a MergedService, &'a Port)>,
+}
+
+impl<'a> AtAddress<'a> {
+    fn add(&mut self, service: &'a MergedService, port: &'a Port) {
+        if is_selected_by_sni(service, port) {
+            self.by_sni.entry(service.hostname()).or_insert((service, port));
+        } else {
+            self.rest.get_or_insert((service, port));
+        }
+    }
+
+    /// The listener. One service alone takes every connection, whatever name the client gives; where several share the
+    /// address, connections with another name are treated as those to unknown addresses.
+    fn listener(
+        &self,
+        rules: ConnectionRules<'_>,
+        (address, number): (IpAddr, u16),
+    ) -> Option<listener::Listener> {
+        let settings = rules.settings;
+        let ruled = |(service, port): (&MergedService, &Port)| {
+            rules.of(service.hostname(), port, Some(address))
+        };
+        let alone = |(service, port): (&MergedService, &Port)| {
+            if port.protocol.is_http() {
+                return for_requests(settings, (address, number), (service, port));
+            }
+            let ruled = ruled((service, port)).unwrap_or_default();
+            let rest = || rules.to_service(service, port);
+            for_one_service(settings, (address, number), (service, port), ruled, rest)
+        };
+        let mut of_rest = match (self.rest, self.by_sni.values().next()) {
+            (Some(rest), None) => return alone(rest),
+            (None, Some(only)) if self.by_sni.len() == 1 => return alone(*only),
+            (Some(rest), Some(_)) => alone(rest)?,
+            (None, _) => listener::Listener {
+                default_filter_chain: Some(unknown("PassthroughFilterChain", settings)),
+                ..handed_over(name(address, number), &[address], number)?
+            },
+        };
+        let mut taken = BTreeSet::new();
+        let mut named: Vec<NamedChain> = Vec::new();
+        for (host, (service, port)) in &self.by_sni {
+            let ruled = ruled((service, port)).unwrap_or_default();
+            let own = || {
+                let filter = ruled.rest.clone().unwrap_or_else(|| rules.to_service(service, port));
+                vec![NamedChain::new(host.as_str().into(), filter)]
+            };
+            let chains = if ruled.by_name.is_empty() { own() } else { ruled.by_name.clone() };
+            named.extend(chains.into_iter().filter(|one| taken.insert(Arc::clone(&one.name))));
+        }
+        of_rest.filter_chains.splice(0..0, named.into_iter().map(|one| one.chain));
+        let mut filters = vec![tls_inspector()];
+        filters.append(&mut of_rest.listener_filters);
+        Some(detect(settings, filters, of_rest))
     }
 }
 
