@@ -354,7 +354,7 @@ impl<'a> ConfigView<'a> {
         };
         if report.state.refused {
             // The active version differs from the one that its owner sees.
-            let text = "what it said before it was changed is in force";
+            let text = "the last valid version stays active";
             told.push(Reason::warning(&codes::TRAFFIC_LAST_GOOD, "spec", text));
             let finding = Finding { reasons: told, proxies: found.proxies, standing: None };
             return (ObjectStanding::Refused, finding);
