@@ -77,7 +77,7 @@ async fn policy_reaches_only_the_selected_proxies() {
     );
     let found = server.strait(&["check"]).await;
     assert!(!text(&found).contains("STR0824"), "all ports of those are HTTP: {}", text(&found));
-    assert!(text(&found).contains("config     1 of 1 object in force"), "{}", text(&found));
+    assert!(text(&found).contains("config     1 of 1 object active"), "{}", text(&found));
     let ask = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
     // Paths are normalized as in the proxy.
     for path in ["/admin", "//admin", "/x/../%61dmin?a=b"] {

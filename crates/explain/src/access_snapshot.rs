@@ -89,7 +89,7 @@ impl AccessSnapshot {
         }
     }
 
-    /// Returns what each provider can decide about: HTTP requests only, or all connections.
+    /// Returns the reach of each provider: HTTP requests only, or all connections.
     pub fn reach(&self) -> ReachableProviders {
         let reach = |(name, requests): (&String, &bool)| {
             let reach = if *requests { ProviderReach::Requests } else { ProviderReach::Everything };

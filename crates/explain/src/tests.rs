@@ -81,7 +81,7 @@ fn preferences_are_reported_in_their_own_wording() {
     assert!(told.clusters.iter().all(|line| line.preference.as_deref() == Some(words)));
     let plain = serde_json::to_value(self::told(&steered("", KnownClusters::default())));
     let plain = plain.expect("JSON").to_string();
-    assert!(!plain.contains("priority"), "nothing is said where nothing is preferred: {plain}");
+    assert!(!plain.contains("priority"), "no preference, no priority: {plain}");
 }
 
 /// Returns the explanation of `db.ns` with this resolution to a proxy of network n1.
@@ -185,6 +185,6 @@ fn dual_stack_pod_counts_once_by_the_address_that_reaches_it() {
         assert_eq!((told.clusters[0].sent, told.clusters[0].total), (1, 1));
         assert_eq!(told.clusters[0].code, None);
         let asked = explained(ipv4, ipv6, Some(other));
-        assert_eq!(asked.endpoints.len(), 1, "an address that is asked for is explained");
+        assert_eq!(asked.endpoints.len(), 1, "a requested address is explained");
     }
 }

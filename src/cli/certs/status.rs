@@ -143,7 +143,7 @@ mod tests {
         let answer = json!({
             "problem": { "code": "STR0550", "message": "the root b may not sign yet", "since": "2026-01-01T00:00:00Z" },
             "rotation": {
-                "phase": "distribute", "number": 1, "next": "see to those that lack it",
+                "phase": "distribute", "number": 1, "next": "distribute the root",
                 "roots": [
                     { "fingerprint": digits("a"), "subject": "CN=old", "step": "signs", "ends": null,
                       "lastCertificateEnds": null, "lacks": [] },
@@ -162,7 +162,7 @@ mod tests {
         let under = lines(&answer);
         for expected in [
             "root bbbbbbbbbbbb is not confirmed for cluster east: 1 of its 3 namespaces",
-            "Phase 1 of 4: distribute\nNext: see to those that lack it\n",
+            "Phase 1 of 4: distribute\nNext: distribute the root\n",
             "STR0550: the root b may not sign yet\nhelp: strait help STR0550\n",
         ] {
             assert!(under.contains(expected), "{expected} in {under}");

@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(told(Value::Null, json!("wait")), ["note STR0553"]);
         assert!(
             told(Value::Null, json!("sign")).is_empty(),
-            "a root of another mesh may stay for ever"
+            "a root of another mesh may stay permanently"
         );
         assert!(told(Value::Null, Value::Null).is_empty());
         assert!(of_certificates(&Value::Null).is_empty(), "an older control plane");

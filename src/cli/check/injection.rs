@@ -126,6 +126,6 @@ mod tests {
         assert!(text(&rows[0]["fact"]).ends_with("are not created"));
         assert!(text(&rows[1]["fact"]).ends_with("are created without a sidecar"));
         assert_eq!(rows[3]["severity"], "problem");
-        assert_eq!(findings(&found, None).len(), 3, "nothing is published to compare with");
+        assert_eq!(findings(&found, None).len(), 3, "no published roots to compare with");
     }
 }

@@ -88,8 +88,8 @@ pub(super) fn looked(states: &Value) -> String {
     let all = items(states);
     let in_force = all.iter().filter(|state| state["state"] == "inForce").count();
     match all.len() {
-        1 => format!("{in_force} of 1 object in force"),
-        count => format!("{in_force} of {count} objects in force"),
+        1 => format!("{in_force} of 1 object active"),
+        count => format!("{in_force} of {count} objects active"),
     }
 }
 
@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(of_objects(&refused, &Value::Null)[0]["fact"], "spec.x: a fact");
         let sources =
             json!([{ "warnings": ["AuthorizationPolicy shop/a: STR0820: spec.x: a fact"] }]);
-        assert!(of_objects(&refused, &sources).is_empty(), "its source says so");
-        assert_eq!(looked(&refused), "0 of 1 object in force");
+        assert!(of_objects(&refused, &sources).is_empty(), "its source reports it");
+        assert_eq!(looked(&refused), "0 of 1 object active");
     }
 
     #[test]

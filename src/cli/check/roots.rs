@@ -123,10 +123,14 @@ mod tests {
             (published("hub", &[1]), published("east", &[1]), published("west", &[2]));
         assert_eq!(told(&[hub, east, west]), ["problem cluster/west"]);
         let (hub, east) = (published("hub", &[1]), published("east", &[1, 2]));
-        assert_eq!(told(&[hub, east]), ["note cluster/east"], "the first of equals counts");
+        assert_eq!(
+            told(&[hub, east]),
+            ["note cluster/east"],
+            "the first of equally common sets is used"
+        );
         let silent = || Published { cluster: "west".to_owned(), roots: Err("403".to_owned()) };
         assert_eq!(told(&[published("hub", &[1]), silent()]), ["note cluster/west"]);
-        assert!(told(&[silent()]).is_empty(), "there is nothing to compare with");
+        assert!(told(&[silent()]).is_empty(), "no roots to compare with");
         assert!(told(&[published("hub", &[1]), published("east", &[1])]).is_empty());
     }
 }

@@ -289,7 +289,7 @@ mod tests {
         let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
         assert_eq!(told, [format!("{one}: answers 200")]);
         let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
-        assert!(told.is_empty(), "it is as before: {told:?}");
+        assert!(told.is_empty(), "the result is unchanged: {told:?}");
         let (told, metrics) = take(Ok(vec![row("10.0.0.1:15443", Some("gateway"))]));
         assert_eq!(told.len(), 1);
         assert!(told[0].starts_with(&format!("{one}: fails at gateway: refused")), "{told:?}");
@@ -312,7 +312,7 @@ mod tests {
         assert!(metrics.contains("strait_traffic_rounds_total{result=\"failed\"} 2"), "{metrics}");
         assert!(
             metrics.contains(&format!("strait_traffic_failing{{{labels}}} 1")),
-            "what was found stays"
+            "earlier results stay"
         );
         let (told, metrics) = take(Ok(vec![row("10.0.0.2:15443", None)]));
         let other = one.replace("0.1:", "0.2:");

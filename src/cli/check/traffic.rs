@@ -754,7 +754,7 @@ mod tests {
             let pair = |row: &Value| format!("{} {}", text(&row["from"]), text(&row["to"]));
             Ok::<_, CommandFailure>(rows.iter().map(pair).collect::<Vec<_>>())
         };
-        let none = |words| shown(words).expect_err("nobody asks from there").to_string();
+        let none = |words| shown(words).expect_err("no such probe").to_string();
         assert_eq!(shown("").expect("all"), ["c1 c2", "c1 c3", "c2 c1", "c2 <none>"]);
         assert_eq!(shown("--to c3").expect("one"), ["c1 c3", "c2 <none>"]);
         assert_eq!(shown("--from c1").expect("two"), ["c1 c2", "c1 c3"]);

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn deletions_and_unchanged_specs_are_allowed() {
         let never = |_: &Arc<Value>| -> Result<Option<ObjectVerdict>, &'static str> {
-            unreachable!("it is not looked at")
+            unreachable!("the object is not judged")
         };
         let mut leaving = object(1);
         leaving["metadata"]["deletionTimestamp"] = json!("2026-11-25T02:00:00Z");
@@ -227,7 +227,7 @@ mod tests {
         }
         let body = review("UPDATE", object(1), object(1));
         let (told, _) = answer(body.as_bytes(), |_| verdict(true, &["a fault"])).expect("one");
-        assert_eq!(told["response"]["allowed"], true, "a finalizer goes from what is broken");
+        assert_eq!(told["response"]["allowed"], true, "an invalid object may lose a finalizer");
         assert_eq!(told["response"]["warnings"], json!(["STR1043: spec.http[1]: a fault"]));
         let (told, _) = answer(body.as_bytes(), |_| Ok(None)).expect("one");
         assert_eq!(told["response"], json!({ "uid": "705ab4f5", "allowed": true }));
