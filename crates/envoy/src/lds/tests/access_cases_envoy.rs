@@ -1,5 +1,6 @@
-//! The flaws of a peer's access policies, and the classes of vulnerability that proxies and meshes have had, each as real
-//! requests through real Envoys. One Envoy stands in the place of the sidecars of all cases.
+//! Known flaws of another control plane's access policies and classes of vulnerabilities in proxies
+//! and meshes, tested with real requests through real Envoys. One Envoy acts as the sidecars of all
+//! cases.
 
 use std::net::IpAddr;
 
@@ -20,20 +21,25 @@ use strait_rules::access::{AccessIndex, AccessSettings, PolicyErrors};
 use strait_rules::testing::kind_settings;
 use strait_rules::traffic::TrafficIndex;
 
-/// A case: which flaw or class it is and what is to hold; the policies, as JSON by action or by kind and name, and how paths are
-/// normalized where the mesh config says so; and what becomes of requests.
+/// A case: the flaw or vulnerability and the expected behavior, the policies, and requests with
+/// their results.
 struct Case {
     name: &'static str,
-    /// `ALLOW`, `DENY` or `CUSTOM`: rules; `CUSTOM tried`: rules that are only tried; `KIND NAMESPACE/NAME`: a spec;
-    /// `NORMALIZATION`: of `pathNormalization`; `MTLS`: `meshMTLS`.
+    /// JSON with these keys: `ALLOW`, `DENY` or `CUSTOM` (rules), `CUSTOM tried` (rules in dry-run
+    /// mode), `KIND NAMESPACE/NAME` (a spec), `NORMALIZATION` (the value of `pathNormalization`),
+    /// `MTLS` (the value of `meshMTLS`).
     policies: &'static str,
     asked: &'static [Asked],
 }
 
-/// A request: who asks, the line, in HTTP/2 behind `h2`, header lines divided by `; `, and the status that comes back; 0 for
-/// none. The host is `a.example` where no header is one. Who asks is `plain` for anybody in plain text, `bytes` at a port of bytes, `mtls` in
-/// plain text where mTLS alone is taken; an identity (`DOMAIN/ns/NAMESPACE/sa/ACCOUNT`) by mTLS, at a port of bytes behind
-/// the word, and behind `tls1.2` in no later version.
+/// A request: the caller, the request line (with the prefix `h2` for HTTP/2), header lines
+/// separated by `; `, and the response status, or 0 for none. Without a host header, the host is
+/// `a.example`.
+///
+/// The caller is `plain` (plain text), `bytes` (plain text at the raw TCP port), `mtls` (plain text
+/// at the port that accepts only mTLS), or an identity (`DOMAIN/ns/NAMESPACE/sa/ACCOUNT`, by mTLS).
+/// An identity may have the prefix `bytes` (at the raw TCP port) or `tls1.2` (no later TLS
+/// version).
 type Asked = (&'static str, &'static str, &'static str, u16);
 
 #[derive(Clone, Copy)]
@@ -45,7 +51,8 @@ enum Door {
 
 const A: &str = "mesh.example/ns/shop/sa/a";
 
-/// What a peer gets wrong. Those that are not about requests to workloads have their tests where they belong.
+/// Flaws of another control plane. Flaws that do not concern requests to workloads are tested
+/// elsewhere.
 const FLAWS: [Case; 12] = [
     Case {
         name: "F-1: a dry run of CUSTOM changes no answer",
@@ -147,7 +154,7 @@ const FLAWS: [Case; 12] = [
     },
 ];
 
-/// What has been found in proxies and meshes before.
+/// Known vulnerabilities of proxies and meshes.
 const VULNERABILITIES: [Case; 18] = [
     Case {
         name: "CVE-2021-31920, -29492: a path in every form",
@@ -163,7 +170,7 @@ const VULNERABILITIES: [Case; 18] = [
             ("plain", "GET /\\admin", "", 403),
             ("plain", "GET /admin?x=1", "", 403),
             ("plain", "GET /administrator", "", 403),
-            // The path of another resource, which stays as it is written.
+            // The path of another resource, which is not normalized.
             ("plain", "GET /x%2Fadmin", "", 200),
             ("plain", "GET /ADMIN", "", 200),
         ],
@@ -265,7 +272,7 @@ const VULNERABILITIES: [Case; 18] = [
         asked: &[
             ("plain", "GET /", "", 403),
             ("plain", "get /", "", 400),
-            // HTTP/2 takes it, and servers may take it for the same.
+            // HTTP/2 accepts it, and servers may treat it like the other one.
             ("plain", "h2 GET /", "", 403),
             ("plain", "h2 get /", "", 403),
             ("plain", "h2 POST /", "", 200),
@@ -313,8 +320,8 @@ const VULNERABILITIES: [Case; 18] = [
     },
 ];
 
-/// What the mesh config says: of versions and ciphers of mTLS; and what of a path is the same path, of each more than of the
-/// one before.
+/// Settings of the mesh config: TLS versions and ciphers of mTLS, and path normalization in
+/// increasing strength.
 const SETTINGS: [Case; 7] = [
     Case {
         name: "TLS 1.2 is taken where nothing is said",
@@ -331,7 +338,7 @@ const SETTINGS: [Case; 7] = [
         ],
     },
     Case {
-        // The client of 1.2 speaks AES-GCM and ChaCha20 alone.
+        // The TLS 1.2 client only supports AES-GCM and ChaCha20.
         name: "ciphers that a client of TLS 1.2 has none of",
         policies: r#"{"MTLS": {"cipherSuites": ["ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA"]}}"#,
         asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 0)],
@@ -386,7 +393,7 @@ const SETTINGS: [Case; 7] = [
 ];
 
 impl Case {
-    /// What the mesh config says besides.
+    /// Returns additional lines for the mesh config.
     fn config(&self) -> String {
         let said: Value = serde_json::from_str(self.policies).expect(self.name);
         let paths = said["NORMALIZATION"].as_str();
@@ -395,7 +402,8 @@ impl Case {
         paths.into_iter().chain(mtls).collect()
     }
 
-    /// Whether the policies say how the ports take connections; else these do as the doors are named.
+    /// Returns whether the policies set the mTLS modes of ports. Otherwise each port has the mode
+    /// that its `Door` names.
     fn has_own_modes(&self) -> bool {
         self.policies.contains("PeerAuthentication")
     }
@@ -409,7 +417,7 @@ impl Case {
     }
 }
 
-/// An object as a case names it.
+/// Returns the object for an entry of a case's policies.
 fn of_case(name: &str, content: Value) -> Value {
     if let Some((kind, key)) = name.split_once(' ')
         && let Some((namespace, name)) = key.split_once('/')
@@ -435,7 +443,7 @@ fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// The door at which somebody asks, and the identity with which.
+/// Returns the port and the identity of a caller.
 fn door_of(who: &'static str) -> (Door, Option<&'static str>) {
     match who {
         "plain" => (Door::Plain, None),
@@ -448,7 +456,7 @@ fn door_of(who: &'static str) -> (Door, Option<&'static str>) {
     }
 }
 
-/// `METHOD PATH`, and header lines divided by `; `; the host is `a.example` where none is among them.
+/// Returns a request: `METHOD PATH` and header lines, with the default host `a.example`.
 fn head(line: &str, headers: &str) -> String {
     let lines = headers.split("; ").filter(|one| !one.is_empty());
     let lines: String = lines.map(|one| format!("{one}\r\n")).collect();
@@ -456,7 +464,7 @@ fn head(line: &str, headers: &str) -> String {
     format!("{line} HTTP/1.1\r\n{host}connection: close\r\n{lines}\r\n")
 }
 
-/// What these objects come to, some of which can't be read.
+/// Returns the event for these objects, some of which cannot be read.
 pub(super) fn as_far_as_readable(objects: &[Value]) -> MeshEvent {
     let objects: Collection = objects.iter().cloned().map(Arc::new).collect();
     let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
@@ -524,7 +532,8 @@ async fn real_envoys_have_none_of_the_flaws_and_vulnerabilities_that_are_known()
     }
 }
 
-/// A router of a Gateway at `port` that verifies tokens of these issuers, and leads requests by what they say.
+/// Returns a router of a Gateway at `port` that verifies tokens of these issuers and routes
+/// requests by their claims.
 fn router(issuers: &[&Issuer], port: u16) -> (Arc<PushContext>, Proxy) {
     let rules: Vec<_> = issuers
         .iter()
@@ -585,9 +594,9 @@ fn router(issuers: &[&Issuer], port: u16) -> (Arc<PushContext>, Proxy) {
     (mesh.next_version().expect("a first version").0, router)
 }
 
-/// Claims are known when a route is chosen, those of each token for themselves.
+/// Claims are known before a route is selected, separately for each token.
 #[tokio::test]
-async fn real_envoys_choose_routes_by_what_tokens_say() {
+async fn real_envoys_select_routes_by_token_claims() {
     let (a, b) = (Issuer::new("a"), Issuer::new("b"));
     let token = |issuer: &Issuer, claims: Value| {
         format!("x-{}: {}; ", issuer.name, issuer.token(issuer.name, claims))
@@ -643,12 +652,13 @@ async fn real_envoys_choose_routes_by_what_tokens_say() {
     }
 }
 
-/// The first message of a client of TLS that asks for that name, or for none, and offers these protocols.
+/// Returns the first message of a TLS client with this SNI, or without one, and these protocols.
 fn client_hello(name: &str, protocols: &[&str]) -> Vec<u8> {
     let identity = "spiffe://mesh.example/ns/shop/sa/a";
     let mut config = client_config(&Authority::new(), identity, protocols);
     config.enable_sni = !name.is_empty();
-    // Libraries refuse to send some names, so another as long stands in its place.
+    // Libraries refuse to send some names, so another name of the same length is sent and then
+    // replaced.
     let letter = |at: usize| if at % 32 == 31 && at + 1 < name.len() { '.' } else { 'x' };
     let stand_in: String = (0..name.len().max(1)).map(letter).collect();
     let server = stand_in.clone().try_into().expect("a name");
@@ -664,7 +674,7 @@ fn client_hello(name: &str, protocols: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// A workload that says the same to everybody, and counts them.
+/// Starts a workload that sends the same response to all clients and counts connections.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 async fn counting_server(answer: &'static [u8]) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -684,23 +694,24 @@ async fn counting_server(answer: &'static [u8]) -> (u16, Arc<std::sync::atomic::
     (port, count)
 }
 
-/// CVE-2021-31921: a gateway in front of other networks led wherever a client's name said, to what nobody lets out.
+/// CVE-2021-31921: gateways for other networks forwarded to any name in the SNI, including services
+/// that are not exported.
 #[tokio::test]
 async fn real_envoys_lead_from_other_networks_to_what_is_let_out_and_nowhere_else() {
     const ISTIO: &[&str] = &["istio"];
     let web = "outbound_.80_._.web.ns.svc.cluster.local";
     let cases = [
         (web, ISTIO, true),
-        // Names count in any case.
+        // Names are case-insensitive.
         ("OUTBOUND_.80_._.WEB.ns.svc.cluster.local", ISTIO, true),
         ("outbound_.9000_._.web.ns.svc.cluster.local", ISTIO, true),
-        // Not of the mesh.
+        // Not clients of the mesh.
         (web, &["h2", "http/1.1"], false),
         (web, &[], false),
-        // Seen by one namespace alone, and by its own cluster alone.
+        // Visible only in one namespace or cluster.
         ("outbound_.80_._.here.ns.svc.cluster.local", ISTIO, false),
         ("outbound_.80_._.local.kube-system.svc.cluster.local", ISTIO, false),
-        // No such port, subset, or form of a name.
+        // No such port, subset, or name format.
         ("outbound_.22_._.web.ns.svc.cluster.local", ISTIO, false),
         ("outbound_.80_.v1_.web.ns.svc.cluster.local", ISTIO, false),
         ("web.ns.svc.cluster.local", ISTIO, false),
