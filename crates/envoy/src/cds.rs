@@ -63,7 +63,7 @@ const DNS_CLUSTER_SINCE: (u32, u32) = (1, 36);
 /// The format in which a proxy accepts upstream clusters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ClusterFormat {
-    /// Included because the Secrets of routers follow other rules than those of sidecars.
+    /// Only routers receive the Secrets that some TLS settings of rules need.
     pub(super) kind: ProxyType,
     pub(super) secrets: Secrets,
     /// Whether the proxy knows `envoy.clusters.dns`, which deprecates `STRICT_DNS` and its fields.

@@ -1,4 +1,4 @@
-//! Which rule leads a connection at a router, and which don't.
+//! Finds the rule that routes a connection at a router, and the reasons against the others.
 
 use super::answer::{BEHIND, LostRules, RequestWalk, RuleName, against_name};
 use crate::ingress::tls_chain_name;
@@ -8,7 +8,7 @@ use strait_rules::traffic::gateway::ServerProtocol;
 use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
 use strait_rules::traffic::selection::Selection;
 
-/// The chain of bytes in plain text.
+/// The name of the chain for raw TCP in plain text.
 const PLAIN_CHAIN: &str = "tcp";
 
 /// A connection that arrives at a router's port.
@@ -16,12 +16,13 @@ pub(super) struct ConnectionAtRouter<'a> {
     pub(super) ingress: &'a IngressOutline<'a>,
     pub(super) port: &'a GatewayPort<'a>,
     pub(super) selection: &'a Selection,
-    /// The name that the client gives, where it begins TLS.
+    /// The SNI, if the connection uses TLS.
     pub(super) server_name: Option<&'a str>,
 }
 
 impl ConnectionAtRouter<'_> {
-    /// Notes which rule leads it by a chain of bytes, or that none does, and why the others don't.
+    /// Records which rule routes the connection through a raw TCP chain, if any, and the reasons
+    /// against the others.
     pub(super) fn judged(&self, chain: Option<&str>, walk: &mut RequestWalk) {
         let mut lost = LostRules::default();
         let mut winner = None;
@@ -63,7 +64,8 @@ impl ConnectionAtRouter<'_> {
         walk.lost.extend(lost.all_but(winner));
     }
 
-    /// The servers in whose chain it may be, with whether it is: those that open it where it begins TLS, else that of plain text.
+    /// Returns the servers that may accept the connection, and whether `chain` is theirs: servers
+    /// that terminate TLS for a TLS connection, otherwise the plain-text server.
     fn opening(&self, chain: Option<&str>) -> Vec<(&PlacedServer<'_>, bool)> {
         let plain = self.port.tcp.iter().filter(|_| chain.is_none_or(|one| one == PLAIN_CHAIN));
         let opens = |one: &&PlacedServer<'_>| {

@@ -1,4 +1,4 @@
-//! What fits a connection or a request, and what a request is, by values.
+//! Tests of request parsing and of matching with fixed values.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn request(method: &str, url: &str, headers: &[&str]) -> ProbedRequest {
 }
 
 #[test]
-fn the_most_specific_virtual_host_is_called() {
+fn most_specific_virtual_host_is_selected() {
     let table: route::RouteConfiguration = of(
         "envoy.config.route.v3.RouteConfiguration",
         &json!({ "ignorePortInHostMatching": true, "virtualHosts": [
@@ -43,7 +43,7 @@ fn the_most_specific_virtual_host_is_called() {
 }
 
 #[test]
-fn a_condition_that_does_not_fit_says_why() {
+fn unmet_condition_is_reported() {
     let asked = request("GET", "http://a.b:81/A/b?x=1&y", &["x-user: jo", "n:1", "n: 2"]);
     let exact = |text: &str| json!({ "exact": text });
     let header = |name: &str, text: Value| json!({ "name": name, "stringMatch": text });
@@ -120,7 +120,7 @@ fn a_condition_that_does_not_fit_says_why() {
 }
 
 #[test]
-fn the_chain_that_knows_most_of_a_connection_takes_it() {
+fn most_specific_chain_is_selected() {
     let listener: listener::Listener = of(
         "envoy.config.listener.v3.Listener",
         &json!({
@@ -161,7 +161,7 @@ fn the_chain_that_knows_most_of_a_connection_takes_it() {
         (bytes("1.1.1.1"), "rest"),
         (bytes("10.0.0.1"), "one"),
         (plain("10.0.0.2"), "two http"),
-        // Another chain of that range is for this very transport.
+        // Another chain of that range has this transport protocol.
         (bytes("10.0.0.2"), "rest"),
         (plain("1.1.1.1"), "http"),
         (plain("10.0.0.1"), "one"),
@@ -176,7 +176,7 @@ fn the_chain_that_knows_most_of_a_connection_takes_it() {
 }
 
 #[test]
-fn path_is_what_the_manager_that_takes_the_request_makes_of_it() {
+fn path_is_normalized_like_the_connection_manager() {
     let path = "/a/%2e%2e/%61//b%2Fc";
     for (manager, seen) in [
         (json!({}), path),
@@ -196,7 +196,7 @@ fn path_is_what_the_manager_that_takes_the_request_makes_of_it() {
 }
 
 #[test]
-fn a_request_is_read_as_a_client_sends_it() {
+fn request_is_parsed_as_a_client_sends_it() {
     let asked = request("GET", "HTTPS://[fd00::1]/a/./b/../c?x=1", &["Host: other", "X-A=b:c"]);
     assert_eq!((asked.port(), asked.path(), asked.authority()), (443, "/a/./b/../c", "other"));
     let plain = request("PUT", "Reviews:9080", &[]);
@@ -219,7 +219,7 @@ fn a_request_is_read_as_a_client_sends_it() {
 }
 
 #[test]
-fn a_redirect_leads_where_envoy_would_send_the_client() {
+fn redirect_location_equals_envoys() {
     let asked = request("GET", "http://a.b:81/old/x?q=1", &[]);
     let wanted: route::RouteMatch =
         of("envoy.config.route.v3.RouteMatch", &json!({ "prefix": "/old/" }));

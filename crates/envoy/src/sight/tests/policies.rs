@@ -1,4 +1,4 @@
-//! Whom an edit of access policies wakes, as the event loop finds it out.
+//! Which streams an edit of access policies wakes, as the event loop computes it.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ fn policy(app: usize, path: &str) -> Arc<serde_json::Value> {
 }
 
 #[test]
-fn an_edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
+fn edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
     let mut mesh = MeshState::new(settings());
     let clusters = [("east".into(), member(None))].into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));

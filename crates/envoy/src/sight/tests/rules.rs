@@ -1,4 +1,5 @@
-//! What an edit of a VirtualService costs: the tables of routes that differ, for those who see it, and nothing else.
+//! The cost of an edit of a VirtualService: only the route configurations that differ are sent, and
+//! only to affected proxies.
 
 use std::time::{Duration, Instant};
 
@@ -7,15 +8,15 @@ use serde_json::{Value, json};
 use super::*;
 use strait_mesh::push::reach::RuleDifference;
 
-/// A mesh whose objects can be edited.
+/// A mesh with objects that can be edited.
 struct Edited {
     mesh: MeshState,
     rules: Rules,
     kept: Cache,
     before: Arc<PushContext>,
-    /// Whether those who look are gRPC's own library.
+    /// The kind of library, if the clients are gRPC libraries.
     grpc: Option<GrpcLibrary>,
-    /// What the last change was, and whom it could reach.
+    /// The last difference between rules, and the namespaces that it can affect.
     last: Option<(RuleDifference, Option<BTreeSet<Namespace>>)>,
 }
 
@@ -41,14 +42,14 @@ impl Edited {
         Self { mesh, rules: rules(), kept: Cache::default(), before, grpc: None, last: None }
     }
 
-    /// Puts an object there, in that version of it; what proxies see of it, by namespace. `None` where no version comes of
-    /// it.
+    /// Stores a version of the VirtualService and returns the affected resources by namespace, or
+    /// `None` if no new mesh version results.
     fn edit(&mut self, version: &str, spec: Value) -> Option<BTreeMap<String, SeenChanges>> {
         let object = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
         self.store("VirtualService", "one", object)
     }
 
-    /// The same of another object.
+    /// Stores another object and returns the affected resources by namespace.
     fn put(
         &mut self,
         kind: &str,
@@ -69,7 +70,7 @@ impl Edited {
         self.seen()
     }
 
-    /// Puts an object there that nobody has heard of yet.
+    /// Stores an object without publishing it.
     fn write(&mut self, kind: &str, name: &str, object: Value) {
         let key = ObjectKey {
             kind: kind.into(),
@@ -80,14 +81,14 @@ impl Edited {
         self.rules.objects.insert(key, Arc::new(object));
     }
 
-    /// Has the mesh hear of what was written.
+    /// Publishes the stored objects.
     fn hear(&mut self) {
         if let Some(update) = self.rules.index.apply(&self.rules.objects) {
             self.mesh.apply(MeshEvent::Traffic(update));
         }
     }
 
-    /// Has `www.shop` stand for another service; what proxies see of that.
+    /// Changes the target of the alias `www.shop` and returns the affected resources.
     fn rename(&mut self, target: &str) -> Option<BTreeMap<String, SeenChanges>> {
         let www = service("www.shop").with(|it| it.resolution = Resolution::Alias(host(target)));
         let update = shard("east", 1).network("n1").with(www, vec![]);
@@ -95,7 +96,7 @@ impl Edited {
         self.seen()
     }
 
-    /// What proxies see of what was just heard, by namespace.
+    /// Returns the affected resources of the published change, by namespace.
     fn seen(&mut self) -> Option<BTreeMap<String, SeenChanges>> {
         let (now, changes) = self.mesh.next_version()?;
         let grpc = self.grpc;
@@ -117,7 +118,7 @@ impl Edited {
     }
 }
 
-/// Rules for some hosts, of which something can be edited.
+/// Returns a VirtualService for some hosts.
 fn spec(hosts: &[&str], timeout: &str, more: Value) -> Value {
     let to = |host: &str| json!([{ "destination": { "host": host, "port": { "number": 80 } } }]);
     let mut spec = json!({ "hosts": hosts, "http": [{ "timeout": timeout, "route": to("a") }] });
@@ -129,14 +130,14 @@ fn spec(hosts: &[&str], timeout: &str, more: Value) -> Value {
 
 type SpecEdit<'a> = &'a dyn Fn(&mut Value);
 
-/// A VirtualService in which no more is another than what becomes of requests.
+/// Returns a VirtualService that differs only in the handling of requests.
 pub(super) fn with_other_requests(mut spec: Value) -> Value {
     let other = if spec["http"][0]["timeout"] == "1s" { "2s" } else { "1s" };
     spec["http"][0]["timeout"] = other.into();
     spec
 }
 
-/// The routes that each namespace hears of; the namespaces that hear of nothing are left out.
+/// Returns the affected routes of each namespace. Namespaces without affected routes are omitted.
 fn routes(seen: &BTreeMap<String, SeenChanges>) -> Vec<String> {
     let told = seen.iter().filter(|(_, seen)| **seen != SeenChanges::default());
     let told = told.map(|(namespace, seen)| {
@@ -144,7 +145,7 @@ fn routes(seen: &BTreeMap<String, SeenChanges>) -> Vec<String> {
             seen.lists.is_empty() && seen.assignments.is_empty() && !seen.everything,
             "{seen:?}"
         );
-        // The route of one service is asked for on ports that are sniffed alone.
+        // The route of a single service is only requested on ports with protocol detection.
         let routes = seen.routes.iter().map(|name| &**name).filter(|name| !name.contains(':'));
         let routes: Vec<_> = routes.collect();
         format!("{namespace}: {}", routes.join(" "))
@@ -163,7 +164,7 @@ fn an_edit_sends_the_tables_that_differ_and_no_more() {
     assert_eq!(mesh.edit("3", spec(&["a"], "2s", nothing())), None, "the same in another version");
     let seen = mesh.edit("4", spec(&["a", "b.pay.svc.cluster.local"], "2s", nothing()));
     let seen = seen.expect("it differs");
-    // A host that has no port 80 has a route there, too.
+    // A host without port 80 also has a route there.
     assert_eq!(routes(&seen), ["pay: 80 8080", "shop: 80 8080", "web: 80 8080"]);
     let of_other_port = json!({ "http": [{ "match": [{ "port": 8080 }], "route": [{ "destination": { "host": "a" } }] }] });
     let seen = mesh.edit("5", spec(&["b.pay.svc.cluster.local"], "2s", of_other_port));
@@ -187,7 +188,7 @@ fn only_those_hear_who_see_the_object() {
 }
 
 #[test]
-fn an_edit_of_rules_for_one_namespace_reaches_nobody_else() {
+fn edit_of_rules_for_one_namespace_affects_no_other_namespace() {
     let mut mesh = Edited::new();
     let of = |timeout: &str, namespaces: &[&str]| {
         spec(&["a"], timeout, json!({ "exportTo": namespaces }))
@@ -206,7 +207,7 @@ fn an_edit_of_rules_for_one_namespace_reaches_nobody_else() {
 }
 
 #[test]
-fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they_lead() {
+fn handling_of_requests_is_distinguished_from_sources_and_destinations() {
     let to = |host: &str, weight: u32| json!({ "destination": { "host": host, "port": { "number": 80 } }, "weight": weight });
     let base = json!({
         "hosts": ["a"],
@@ -237,7 +238,7 @@ fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they
         ("connections", false, &|spec| spec["tcp"][0]["match"][0]["port"] = 5433.into()),
         ("one more host", false, &|spec| spec["hosts"] = json!(["a", "db"])),
     ];
-    // Under a Sidecar a proxy is given what requests of its namespace are led to.
+    // With a Sidecar, a proxy receives the destinations of its namespace's requests.
     let from = |first: &str, second: &str| {
         let of = |namespace: &str, host: &str| json!({ "match": [{ "sourceNamespace": namespace }], "route": [to(host, 1)] });
         json!([of(first, "a"), of(second, "b.pay.svc.cluster.local")])
@@ -258,7 +259,7 @@ fn what_becomes_of_requests_is_told_apart_from_whom_rules_are_for_and_where_they
 }
 
 #[test]
-fn rules_of_connections_are_listeners_and_no_routes() {
+fn tcp_rules_affect_listeners_and_not_routes() {
     let mut mesh = Edited::new();
     let tcp = |host: &str| json!({ "hosts": ["db"], "tcp": [{ "route": [{ "destination": { "host": host, "port": { "number": 1 } } }] }] });
     mesh.edit("1", tcp("x.example")).expect("it is new");
@@ -270,7 +271,7 @@ fn rules_of_connections_are_listeners_and_no_routes() {
 }
 
 #[test]
-fn rules_that_lead_to_another_name_hear_what_it_stands_for() {
+fn routes_to_an_alias_change_with_its_target() {
     let mut mesh = Edited::new();
     mesh.rename("b.pay").expect("it is new");
     let leading = json!({ "http": [{ "route": [{ "destination": { "host": "www" } }] }] });
@@ -287,7 +288,7 @@ fn rules_that_lead_to_another_name_hear_what_it_stands_for() {
 }
 
 #[test]
-fn a_library_hears_of_its_routes_by_name_and_of_where_they_lead() {
+fn library_is_notified_of_its_routes_and_their_destinations() {
     let mut mesh = Edited::new();
     mesh.grpc = Some(GrpcLibrary::default());
     let routes = |seen: &SeenChanges| seen.routes.iter().map(|one| one.to_string()).collect();
@@ -305,7 +306,8 @@ fn a_library_hears_of_its_routes_by_name_and_of_where_they_lead() {
     let due = mesh.mesh.expire(Instant::now()).expect("its time is set");
     mesh.mesh.expire(due);
     mesh.seen().expect("it is in force");
-    // A rule of one namespace gives its clients the part of another service that they are led to.
+    // A DestinationRule in one namespace gives its clients the subset of another namespace's
+    // service to which they are routed.
     let subsets = json!({ "host": host, "subsets": [{ "name": "one", "labels": { "v": "1" } }] });
     let seen = mesh.put("DestinationRule", "b", subsets).expect("it is new");
     let told: Vec<String> = routes(&seen["shop"]);
@@ -315,7 +317,7 @@ fn a_library_hears_of_its_routes_by_name_and_of_where_they_lead() {
 }
 
 #[test]
-fn an_edit_has_a_chunk_or_two_of_a_table_made_again() {
+fn edit_regenerates_few_chunks_of_a_route_configuration() {
     let name = |at: usize| format!("s{at}.shop");
     let mut all = shard("east", 1).network("n1");
     for at in 0..500 {
@@ -365,7 +367,7 @@ fn an_edit_has_a_chunk_or_two_of_a_table_made_again() {
     }
 }
 
-/// Whoever takes a subset away before the route to it has nobody's requests fail, and wakes nobody for it.
+/// If a subset is deleted before the route to it, no request fails and no stream is woken.
 #[test]
 fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
     let mut mesh = Edited::new();
@@ -394,7 +396,8 @@ fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
     assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
     assert_eq!(subsets(&mesh), 1);
 
-    // Where the route goes meanwhile the subset goes a moment after it, when nobody is sent there any more.
+    // If the route changes meanwhile, the subset is removed shortly afterwards, when it receives no
+    // more requests.
     mesh.put("DestinationRule", "a", rule(both));
     mesh.put("DestinationRule", "a", rule(json!([{ "name": "v1" }])));
     let seen = mesh.edit("2", to("v1")).expect("it differs");
@@ -407,7 +410,8 @@ fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
     assert_eq!(subsets(&mesh), 1);
 }
 
-/// Objects that are applied in the right order may be heard of in the other: they come by two watches.
+/// Objects that are applied in the right order may arrive in the other order, because two watches
+/// deliver them.
 #[test]
 fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     let mut mesh = Edited::new();
@@ -429,7 +433,7 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     assert_eq!(mesh.edit("2", to("v2")), None);
     let due = mesh.mesh.expire(start).expect("it waits");
     assert_eq!(led(&mesh), ["v1"]);
-    // What comes meanwhile comes with it, and both once the subset is there.
+    // Later changes are published together with the route, once the subset exists.
     assert_eq!(mesh.put("DestinationRule", "b", json!({ "host": "b" })), None);
     assert_eq!(
         mesh.mesh.expire(start + (due - start) / 2),
@@ -449,7 +453,8 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     assert_eq!(led(&mesh), ["v2"]);
     assert!(!mesh.before.traffic.destination_rules.of("b.shop.svc.cluster.local").is_empty());
 
-    // It doesn't come. Then nobody waits for the next one that doesn't, for a time.
+    // The subset does not arrive. For some time afterwards, other routes to missing subsets are not
+    // delayed.
     assert_eq!(mesh.edit("3", to("v3")), None);
     let left = mesh.mesh.expire(due).expect("v1 was left, and v3 is awaited");
     mesh.mesh.expire(left);
@@ -458,7 +463,7 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     assert_eq!(led(&mesh), ["v3"]);
     mesh.edit("4", to("v4")).expect("at once");
     assert_eq!(led(&mesh), ["v4"]);
-    // What there is goes ahead of what leads there even then.
+    // Existing subsets are still published before the routes to them.
     mesh.write("DestinationRule", "a", json!({ "spec": rule(json!([{ "name": "v6" }])) }));
     mesh.edit("5", to("v6")).expect("the subset");
     assert_eq!(led(&mesh), ["v4"]);
@@ -513,7 +518,7 @@ fn rules_for_a_host_below_a_wildcard_service_are_in_the_routes_of_its_ports() {
 
 /// A workload need not be a client of its own service.
 #[test]
-fn limits_of_a_rule_reach_the_workloads_of_its_service_whatever_they_import() {
+fn limits_of_a_rule_reach_the_workloads_of_its_service_regardless_of_imports() {
     let mut edited = Edited::new();
     let pod = workload("client.shop", "10.0.0.1", &[("app", "a")]);
     edited.mesh.apply(MeshEvent::Registry(
