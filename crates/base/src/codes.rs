@@ -1,11 +1,11 @@
 //! The error codes a user may meet, each with the page that `strait help STRnnnn` prints.
 //!
-//! A code is for ever: it is searched for, scripted against and written into runbooks, so it is
+//! A code is permanent: users search for it and use it in scripts and runbooks. Therefore it is
 //! neither renumbered nor given a second meaning. Groups: 01xx usage, 02xx kubeconfig and Secret,
 //! 03xx contact with a cluster, 04xx network and gateway, 05xx proxy and xDS, 06xx policy, 07xx
-//! trust and TLS, 08xx host and storage, of these 082x access policies, 09xx injection, of these 095x and 096x
-//! the agent in a pod, 10xx traffic configuration, of these 111x objects for other namespaces and 112x
-//! clusters' own. Large groups have files of their own.
+//! trust and TLS, 08xx host and storage (082x access policies), 09xx injection (095x and 096x the
+//! agent in a pod), 10xx traffic configuration (111x objects for other namespaces, 112x objects of
+//! clusters). Large groups have separate files.
 
 #[macro_use]
 mod code;
@@ -55,20 +55,20 @@ static GROUPS: [&[&Code]; 14] = [
     own_traffic::CODES,
 ];
 
-/// Every code, in order.
+/// Returns every code, in order.
 pub fn all() -> Vec<&'static Code> {
     let mut all = GROUPS.concat();
     all.sort_by_key(|code| code.id);
     all
 }
 
-/// The code named `id`, in either case.
+/// Returns the code with this ID, in upper or lower case.
 pub fn find(id: &str) -> Option<&'static Code> {
     let mut all = GROUPS.iter().copied().flatten();
     all.find(|code| code.id.eq_ignore_ascii_case(id)).copied()
 }
 
-/// The code that a text names first.
+/// Returns the first code that a text names.
 pub fn named(text: &str) -> Option<&'static Code> {
     text.match_indices("STR").find_map(|(at, _)| find(text.get(at..at + 7)?))
 }
@@ -80,7 +80,7 @@ codes! {
 The text is not YAML, or a field has a value of the wrong type or range. What was last good stays
 in force (the defaults, where nothing was), and everything else goes on.";
 
-    /// Fields of the mesh config that nothing reads.
+    /// Fields of the mesh config that have no effect.
     MESH_FIELD_UNUSED = "STR0111", "a field of the mesh config has no effect",
         "Remove it if you don't need it; if you do, keep what did its work until now.", "\
 The mesh config has the form of Istio's, and Strait acts on a part of it: `strait serve` warns of each
@@ -153,13 +153,13 @@ Services, endpointslices and namespaces must be readable; other kinds are of use
 credential may not read them. The reason says which kind that is and what is lost: without pods, for example,
 nothing is known of workloads. Everything else works.";
 
-    /// Objects that make no sense, in a working cluster.
+    /// Invalid objects in a reachable cluster.
     OBJECTS_SKIPPED = "STR0310", "objects of the cluster make no sense and are left out",
         "Look at the object that the reason names, in that cluster.", "\
 An object that can't be read, or says what can't be, costs only itself. The reason has how many there were
 since the cluster was first read, and the last of them with the fact.";
 
-    /// Nothing of the config cluster, neither now nor from before.
+    /// The config cluster has never been read, in this run or before.
     CONFIG_CLUSTER_UNREAD = "STR0311", "the config cluster has never been read",
         "Check the config cluster: kubectl get --raw /readyz; and rights: kubectl auth can-i list secrets -n NAMESPACE", "\
 Which clusters belong to the mesh stands in the config cluster. It can't be read, and no state from before
@@ -167,7 +167,7 @@ is in --state-dir, so Strait is not ready and answers no proxy: whoever knows no
 every endpoint. Proxies keep what they have, and Strait starts by itself once the config cluster is read.
 Where there is a state from before, that is served after 1 s.";
 
-    /// 403 to a list that nothing goes without.
+    /// 403 for the list of a required kind.
     RIGHTS_REFUSED = "STR0315", "the API server does not let the credential read what is required",
         "Give the reader its rights in that cluster; a new token has no others:
   kubectl --context CONTEXT apply -f deploy/examples/reader-rbac.yaml", "\
@@ -218,7 +218,7 @@ An answer is no JSON of Consul's API, is larger than any real one (64 MiB, 20,00
 instances of one), or a catalogue is suddenly empty, which is believed when it was seen three times in
 a row. What was last known stays in use.";
 
-    /// The server of `configSources`.
+    /// The server in `configSources`.
     MCP_UNREACHABLE = "STR0330", "a config source can't be reached",
         "See whether the server at that address of configSources speaks MCP over xDS.", "\
 It refuses connections or the stream, or ended it. What was last known of its objects stays in use, however
@@ -252,7 +252,7 @@ TLS_CLIENT_*. The stream is refused; nobody else is affected.";
 No node on the first request, another node later, no type, too many types that are not served (32),
 or too many or too long names (100,000 of 512 bytes). The stream ends with INVALID_ARGUMENT.";
 
-    /// Requests that answer nothing.
+    /// Requests that do not respond to anything.
     REQUEST_RATE = "STR0503", "too many requests",
         "Look for a loop in the client.", "\
 More than 50 requests a second (500 in a burst) that answer no response of ours. The stream ends
@@ -312,7 +312,7 @@ ended then.";
 A proxy that is believed to be in another network would be sent addresses that mean somebody else
 where it runs.";
 
-    /// What an identity may cost.
+    /// The cost of an identity.
     IDENTITY_BUDGET = "STR0514", "an identity takes more of the server than its share",
         "Look for pods that are not in the cluster they name, and for clients that watch names of no service.", "\
 A certificate proves an account, not a pod, so that whoever holds one could invent pods and names. Streams
@@ -329,7 +329,7 @@ that are connected, or come back with what they have, are served. From 90 % on, 
 that takes most are ended first, then those of the next, until there is room. Proxies keep what they have
 meanwhile.";
 
-    /// A call without proof.
+    /// A call without credentials.
     CALLER_UNKNOWN = "STR0520", "nobody knows who calls",
         "Give the proxy a certificate, or its pod a projected token of audience istio-ca and a clusterid.", "\
 A call is made by whoever the client certificate of its connection names. Without one the call must bring
@@ -342,40 +342,40 @@ A call is made by whoever the client certificate of its connection names. Withou
 A call that brings a token over a connection with a client certificate is made by whoever the certificate
 names. A token of another account beside it is a mistake or worse, so that the call is refused.";
 
-    /// A token that proves nothing.
+    /// An invalid token.
     TOKEN_REFUSED = "STR0522", "the token is not taken",
         "See the reason: the clusterid may be another's, or the audience of the pod's token not ours.", "\
 A token must be signed by the API server of the member that clusterid names (RS256, ES256 or ES384), be of its
 issuer, for an audience of --token-audience, bound to an account, and not have ended. It is never sent to
 another member than the one that is named, and not to that one either where the issuer is another.";
 
-    /// A token that nobody can check now.
+    /// A token that cannot be verified at present.
     TOKEN_UNCHECKED = "STR0523", "the token can't be checked now",
         "See how the member fares: strait cluster get ID. The agent asks again by itself.", "\
 Tokens of pods that are known are checked with the keys of the member's API server, whether it answers or not.
 A pod that nobody knows yet, or a key, is asked of the API server (TokenReview), which needs the right to
 create tokenreviews. Where it doesn't answer within 5 s the call fails with UNAVAILABLE.";
 
-    /// What a member vouches for.
+    /// The accounts for which a member vouches.
     NOT_VOUCHED = "STR0524", "the cluster may not vouch for the account",
         "If it shall, name the namespace in the policy file: clusters.ID.identities.", "\
 Whoever holds a member's API server can make tokens for any account there. So a member vouches for
 all namespaces but the system and the root namespace, whose accounts the mesh may trust with more; policy
 (identities) names others. The config cluster vouches for all.";
 
-    /// A pod that has gone.
+    /// A deleted pod.
     TOKEN_POD = "STR0525", "the token is of a pod that is not there",
         "Nothing, if the pod was deleted; else see whether the member is read: strait cluster get ID.", "\
 A token is bound to one pod, by its UID. When the pod goes, its streams end and its token counts no more, even
 though it has not ended. A pod that took its name has a token of its own.";
 
-    /// A stream that was opened with a token.
+    /// A stream that was authenticated with a token.
     TOKEN_ENDS = "STR0526", "the token by which the stream was opened ends",
         "Nothing: the agent reads its token file again and reconnects.", "\
 A stream that was opened with a token lasts no longer than the token: it ends when between 90 and 100 % of
 what was left of it is over, so that not all reconnect at once.";
 
-    /// How many certificates.
+    /// The rate of issued certificates.
     CERTIFICATE_LIMIT = "STR0527", "more certificates are asked for than are issued",
         "Nothing, where many pods start: agents ask again. Else look for one that asks in a loop.", "\
 An identity is issued 10 certificates a second and 20 in a burst, all together 500 a second. Who asks
@@ -388,7 +388,7 @@ A certificate that could be exchanged for another for ever would outlive its pod
 by a certificate must name the member (clusterid), which must have a pod, or the mesh a WorkloadEntry, of
 that account.";
 
-    /// The keys of a member.
+    /// The keys of a member's token issuer.
     KEYS_UNREADABLE = "STR0529", "the keys of the cluster's tokens can't be read",
         "Grant its reader get of both paths, as deploy/examples/reader-rbac.yaml does.", "\
 The keys by which an API server signs tokens are read from /.well-known/openid-configuration and
@@ -451,7 +451,7 @@ When the last certificate of each root ends is kept in the Secret strait-ca-root
 with who lacks a root that is to sign. Without it each replica knows only what it has issued itself, and what
 is in its own state directory. Certificates are issued all the same.";
 
-    /// A rotation that is under way.
+    /// A rotation in progress.
     ROTATION_RUNS = "STR0553", "the CA has more than one root: a rotation is under way",
         "See what is next: strait certs status", "\
 A new root is given to all workloads, then signs, and the old one goes once no certificate leads to it any
@@ -604,7 +604,7 @@ plane sends. Where they share some, it depends on which root has issued the cert
 ConfigMap can't be read with its Secret's credential (strait cluster add grants no right to it) is listed,
 not judged.";
 
-    /// Another writer of the roots' ConfigMap.
+    /// Another writer of the ConfigMap with root certificates.
     ROOTS_FOREIGN = "STR0720", "the roots of another control plane stand in istio-ca-root-cert",
         "Have its pods mount strait-ca-root-cert, or give both control planes one root or a bundle of both.", "\
 Strait writes the roots that workloads are to believe into the ConfigMap istio-ca-root-cert of each
@@ -613,7 +613,7 @@ what we write again and again. Nobody is fought: its ConfigMap stays, and ours s
 strait-ca-root-cert. Pods that mount the first don't believe this control plane, nor workloads with its
 certificates; other namespaces are not affected.";
 
-    /// No right to write the roots' ConfigMap.
+    /// The missing right to write the ConfigMap with root certificates.
     ROOTS_DENIED = "STR0721", "the roots may not be written into the cluster",
         "To have it done from now on: kubectl --context CONTEXT apply -f deploy/examples/roots-writer-rbac.yaml
 To do it once, with the roots of the CA in root-cert.pem:
@@ -624,7 +624,7 @@ namespace. The credential of the cluster's Secret may not write it (strait clust
 right, and no other), so it is for somebody else to do, and to do again when a root changes or a namespace
 comes. Nothing else suffers: proxies that get their roots otherwise need no ConfigMap.";
 
-    /// The end of a root of the CA.
+    /// The expiry of a root certificate of the CA.
     ROOT_ENDS = "STR0722", "a root of the CA ends soon",
         "Rotate to a new root, step by step: docs/guide/certificates.md", "\
 With a root everything ends that it has signed: workloads are refused by each other, and by this control
@@ -632,7 +632,7 @@ plane. A new root must be believed everywhere before anything is signed by it, w
 the slowest workload. It is told from the last fifth of a root's life on, and again 30 and 7 days before its
 end.";
 
-    /// A file or folder that should be written.
+    /// A file or directory that cannot be written.
     UNWRITABLE = "STR0801", "a file can't be written",
         "Look at the disk (df -h DIR, df -i DIR, mount), and at who may write there.", "\
 Files are written beside their names and renamed: what was there before is untouched, and nothing half

@@ -1,10 +1,11 @@
-//! Which keys of a JSON Web Key Set (RFC 7517) verify tokens.
+//! Selects the keys of a JSON Web Key Set (RFC 7517) that verify tokens.
 //!
-//! An Envoy refuses the whole listener for a set in which it finds nothing to verify with, and may do so for a single key
-//! it can't read: so it is sent those alone that it takes. Issuers publish others beside them, to encrypt with.
+//! Envoy refuses an entire listener for a set without usable keys, and possibly for a single
+//! unreadable key. Therefore only the keys that Envoy accepts are sent. Issuers also publish other
+//! keys, for example for encryption.
 //!
-//! Who writes a policy names who answers, so nothing of a set is believed: how many keys it lists, what else stands in
-//! them, how long it is, and what a fact repeats of it are all bounded here.
+//! The author of a policy chooses the server of the keys, so a set is untrusted: the number of
+//! keys, their fields, the length, and quotations in messages are bounded here.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
@@ -14,29 +15,29 @@ use serde_json::{Map, Value, json};
 
 use crate::bounded::head;
 
-/// What only the private part of a key has, or a key that whoever verifies could sign with (RFC 7518, 6).
+/// Fields of private keys and of symmetric keys, with which a verifier could also sign (RFC 7518,
+/// 6).
 const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
-/// What a key is sent with: what Envoy reads of one (RFC 7517, 4; RFC 7518, 6; RFC 8037, 2). Chains of certificates and
-/// the like would only be carried to every proxy.
+/// The fields that are sent, which are those that Envoy reads (RFC 7517, 4; RFC 7518, 6; RFC 8037,
+/// 2). Other fields, such as certificate chains, would needlessly be sent to every proxy.
 const KEPT: [&str; 9] = ["kty", "kid", "use", "alg", "crv", "x", "y", "n", "e"];
-/// The most keys that a set may list, those that verify nothing among them.
+/// Maximum number of keys in a set, including those that verify nothing.
 const KEYS_MAX: usize = 64;
-/// The most bytes of the keys of a set, as they are sent: 64 of RSA with 4096 bits have 47 KiB.
+/// Maximum size of a set's keys as sent, in bytes: 64 RSA keys with 4096 bits have 47 KiB.
 const SET_BYTES_MAX: usize = 64 * 1024;
-/// The most keys of which it is said what is wrong with them.
+/// Maximum number of keys for which a problem is reported.
 const FACTS_MAX: usize = 3;
-/// The most bytes that a fact repeats of what somebody else wrote.
+/// Maximum length of quoted text of other parties in a message, in bytes.
 const REPEATED_MAX: usize = 64;
-/// Sizes of an RSA modulus, in bits. Envoy's library takes no more than twice the larger one.
+/// Sizes of an RSA modulus, in bits. Envoy's library accepts at most twice the upper limit.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 1024..=8192;
-/// The most of an RSA exponent, in bytes.
+/// Maximum length of an RSA exponent, in bytes.
 const RSA_EXPONENT_BYTES: usize = 4;
 
-/// The keys of a set that verify tokens, as the text of a set: at most 64, in at most 64 KiB, each with nothing but what
-/// verifies. It takes time where there are many keys on curves: some milliseconds.
+/// Returns the keys of a set that verify tokens as the text of a set: at most 64 keys in at most 64
+/// KiB, without unneeded fields. Takes some milliseconds for many keys on elliptic curves.
 ///
-/// # Errors
-/// What is wrong with it, in a few hundred bytes.
+/// # Errors Returns the problem in a few hundred bytes.
 pub fn verifying_keys(text: &str) -> Result<String, String> {
     let set: Value = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
     let Some(keys) = set.get("keys").and_then(Value::as_array) else {
@@ -68,7 +69,7 @@ pub fn verifying_keys(text: &str) -> Result<String, String> {
     Ok(good)
 }
 
-/// The first of the facts, and how many there are beside them.
+/// Joins the first problems and the number of further ones.
 fn few(facts: &[String]) -> String {
     let (said, further) = facts.split_at(facts.len().min(FACTS_MAX));
     match (said, further.len()) {
@@ -78,7 +79,7 @@ fn few(facts: &[String]) -> String {
     }
 }
 
-/// The beginning of a text of somebody else's that an error or a log repeats, in at most so many bytes.
+/// Shortens a text of another party to at most `bytes_max` bytes, for an error or log message.
 pub fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -87,7 +88,7 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
     format!("{}…", head(text, bytes_max.saturating_sub(3)))
 }
 
-/// What of a key is sent.
+/// Returns the fields of a key that are sent.
 fn kept(key: &Value) -> Map<String, Value> {
     let part = |name: &&str| Some(((*name).to_owned(), key.get(name)?.as_str()?.into()));
     KEPT.iter().filter_map(part).collect()
@@ -139,7 +140,7 @@ fn check_elliptic(key: &Value) -> Result<(), String> {
         let missing = length.checked_sub(number.len()).ok_or(format!("has a {part} too long"))?;
         point.extend(std::iter::repeat_n(0, missing).chain(number));
     }
-    // Agreeing on a secret with it is what shows whether the point is on the curve.
+    // The key agreement succeeds only if the point is on the curve.
     let own = EphemeralPrivateKey::generate(curve, &SystemRandom::new());
     let agreed = own.and_then(|own| {
         ring::agreement::agree_ephemeral(own, &UnparsedPublicKey::new(curve, &point), |_| ())
@@ -158,7 +159,7 @@ fn check_edwards(key: &Value) -> Result<(), String> {
     }
 }
 
-/// Whether a key is for one of these algorithms, if it names one.
+/// Returns an error if a key names an algorithm that is not in the list.
 fn algorithm(key: &Value, all: &[&str]) -> Result<(), String> {
     match key.get("alg") {
         None => Ok(()),
@@ -170,7 +171,7 @@ fn algorithm(key: &Value, all: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A number in bytes, the highest first, without leading zeros; at least one byte.
+/// Decodes a number as bytes, highest first, without leading zeros and with at least one byte.
 fn number(key: &Value, part: &str) -> Result<Vec<u8>, String> {
     let bytes = decoded(key, part)?;
     let first = bytes.iter().position(|byte| *byte != 0).ok_or(format!("has no {part}"))?;
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_reduced_to_what_verifies() {
+    fn set_is_reduced_to_verifying_keys() {
         let encrypts = json!({ "kty": "RSA", "alg": "RSA-OAEP", "n": "AQAB", "e": "AQAB" });
         let edwards = json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo" });
         let modulus = URL_SAFE_NO_PAD.encode([0xc1; 256]);
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_that_verifies_nothing_it_is_said_why() {
+    fn reason_is_reported_for_a_key_that_verifies_nothing() {
         let with = |part: &str, value: &str| {
             let mut key = elliptic();
             key[part] = value.into();
@@ -230,9 +231,10 @@ mod tests {
         assert!(verifying_keys("{}").expect_err("none").contains("no list"));
     }
 
-    /// What a hostile server answers within the bytes that are read costs little: in what is said of it too.
+    /// A hostile server's response, within the bytes that are read, has little cost, also in
+    /// messages about it.
     #[test]
-    fn whatever_a_set_holds_little_is_made_of_it() {
+    fn result_is_small_whatever_a_set_contains() {
         const LONG: usize = 1024 * 1024;
         let set = |keys: Value| json!({ "keys": keys }).to_string();
         let long = "\u{e4}".repeat(LONG / 2);

@@ -10,13 +10,13 @@ A field has a value that means nothing, or a name that nobody knows. An access p
 out would let in more than it says, or keep out more, so such a part is never skipped in silence: what was
 last good of the policy stays in force, over a restart, too. Other policies are not affected.";
 
-    /// The last good form counts.
+    /// The last valid version of a policy is active.
     ACCESS_LAST_GOOD = "STR0821", "an access policy counts as it was before it was changed",
         "Correct what STR0820 names of the same policy, or put it back as it was.", "\
 Its present form can't be read. What was last good of it is in force instead, on every proxy that it selects,
 until it can be read again or is deleted.";
 
-    /// No last good form.
+    /// A policy without an earlier valid version.
     ACCESS_PARTLY = "STR0822", "an access policy counts in part",
         "Correct what STR0820 names of the same policy.", "\
 It can't be read wholly, and there is no earlier form of it that could. It never lets in more than it says:
@@ -29,14 +29,14 @@ that may restrict access, by its name or its value (presence: REQUIRED), fails c
 RequestAuthentication then also refuses requests without a token, a PeerAuthentication takes mTLS alone, and
 a policy that allows admits nothing.";
 
-    /// Something that is read and does nothing.
+    /// A valid part without effect.
     ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
         "Take it away, or say it in the way that counts: docs/guide/access.md.", "\
 It can be read, and does not do what it seems to do: a selector of a PeerAuthentication in the root
 namespace, a target that no proxy here is, an annotation that is no truth value, an unknown field of a
 RequestAuthentication that restricts nothing. The rest of the policy counts.";
 
-    /// Fields of HTTP on ports that are no HTTP.
+    /// HTTP fields of a policy on ports without HTTP.
     ACCESS_HTTP_ON_TCP = "STR0824", "a policy looks at requests on a port that carries none",
         "Name ports in the same operation, or declare the port's protocol in its Service.", "\
 Hosts, methods, paths, headers and tokens are there in HTTP alone. On a port that is not HTTP, or of which
@@ -51,7 +51,7 @@ domains don't match it, and rules of ALLOW that name none but those that are not
 the like) do. As long as the workload takes plain text (PERMISSIVE), whoever is to be kept out can come in
 without a certificate.";
 
-    /// CUSTOM without a provider that can be asked.
+    /// CUSTOM with an unusable provider.
     ACCESS_PROVIDER = "STR0826", "a policy asks a provider that can't be asked",
         "Correct extensionProviders in the mesh config, or what keeps its service from being reached.", "\
 What the rules of the policy match is denied: nobody can be asked whether it may pass, and without an
@@ -68,13 +68,13 @@ the logs of proxies with the end -deny-due-to-bad-CUSTOM-action.";
 Of several PeerAuthentications for a whole namespace, or for the whole mesh, the oldest counts, then the first
 by name. For several that select one workload, see STR0843 and STR0844.";
 
-    /// No workload.
+    /// A policy without a workload.
     ACCESS_SELECTS_NOBODY = "STR0828", "an access policy selects no workload",
         "Compare its selector with the labels of the pods: kubectl get pods --show-labels", "\
 None of the workloads that Strait knows carries the labels of its selector. The policy is in force, and holds
 for nobody until such a workload comes.";
 
-    /// jwksUri.
+    /// Keys of `jwksUri` that have not been fetched.
     ACCESS_KEYS = "STR0829", "the keys of a token rule are not known",
         "See what keeps them from being fetched: strait check config; or give them in the rule, as jwks.", "\
 Proxies are sent the keys by which tokens are verified. Those of a rule that names where they are
@@ -82,7 +82,7 @@ Proxies are sent the keys by which tokens are verified. Those of a rule that nam
 rule are refused with 401 until they are. Requests without a token pass as before, and are judged by
 AuthorizationPolicies.";
 
-    /// A server of gRPC's own library, and what it can't look at.
+    /// Unsupported parts of a policy at a proxyless gRPC server.
     ACCESS_ON_LIBRARY = "STR0830", "a gRPC server without a proxy can't look at a part of a policy",
         "Say it by what such a server sees, or put an Envoy beside it: docs/guide/grpc.md.", "\
 gRPC's own library enforces AuthorizationPolicies itself, by identity, address, port, host, method, path and
@@ -97,14 +97,14 @@ refused for one.";
 Its PeerAuthentication says STRICT, and its library has no certificate, so it can't speak mTLS. It is sent a
 listener that refuses every request (PERMISSION_DENIED) rather than one that takes plain text.";
 
-    /// CUSTOM by HTTP on what is no HTTP.
+    /// CUSTOM with an HTTP provider on ports without HTTP.
     ACCESS_PROVIDER_OF_REQUESTS = "STR0832", "a provider that speaks HTTP is not asked about connections",
         "Name the ports of HTTP in the rules, DENY the others, or use a provider that speaks gRPC.", "\
 A provider of the kind envoyExtAuthzHttp is asked about requests of HTTP alone. On a port that is not
 HTTP, or whose protocol nobody declares, a connection that the rules of the policy match passes without
 anybody being asked. One of the kind envoyExtAuthzGrpc is asked about both.";
 
-    /// Keys that are known can't be fetched again.
+    /// Known keys that cannot be refreshed.
     ACCESS_KEYS_FETCH = "STR0833", "the keys of tokens can't be fetched",
         "Try what is named from where Strait runs: curl -v URL; roots of your own: --jwks-roots FILE.", "\
 What was last fetched of a jwksUri, or of what an issuer names, stays in force; keys that the issuer has
@@ -120,13 +120,13 @@ Workloads that take plain text alone (DISABLE) see nobody's certificate, so a ru
 principals, namespaces, accounts or trust domains never matches there. As a policy that allows is there, what
 no other rule allows is denied.";
 
-    /// Tokens that nobody asks for.
+    /// Tokens that no policy requires.
     ACCESS_TOKEN_OPTIONAL = "STR0835", "a token is verified, and nothing asks for one",
         "Allow by requestPrincipals: [\"*\"], or deny by notRequestPrincipals: [\"*\"].", "\
 A RequestAuthentication says which tokens are believed. A request with a bad one is refused with 401; one
 without any passes, unless an AuthorizationPolicy for the same workload asks for one.";
 
-    /// A trust domain that nobody is in.
+    /// A trust domain of no cluster.
     ACCESS_TRUST_DOMAIN = "STR0836", "a policy names the trust domain of no cluster",
         "Compare it with trustDomain and trustDomainAliases of the mesh config, and with: strait cluster list", "\
 It is neither the mesh's, nor one of its aliases, nor that of a member with one of its own. No certificate
@@ -140,14 +140,14 @@ A host without a port in a policy means that host at every port, with a dot at i
 with a port means what a request says of it alone, and clients say what they like: who leaves the port out
 in the host of a request, or names another, is not kept out.";
 
-    /// Claims where there are none.
+    /// Claims without a token rule.
     ACCESS_CLAIMS_UNKNOWN = "STR0838", "routes look at claims where no token is verified",
         "Add a RequestAuthentication that selects the router.", "\
 Claims of tokens (@request.auth.claims in a VirtualService) are known where a RequestAuthentication says
 which tokens are believed. At a router without one no request has any: what asks for a claim matches never,
 and what asks that it isn't there matches always.";
 
-    /// More keys than a workload is sent.
+    /// More keys than a proxy receives.
     ACCESS_KEYS_BEYOND = "STR0839", "workloads would be sent more keys of tokens than they are",
         "Divide the rules among workloads by selectors, or give their issuers fewer keys.", "\
 A proxy is sent the keys of each rule of its workload, for each of its ports. Of the RequestAuthentications of
@@ -155,7 +155,7 @@ one namespace it is sent 256 KiB of keys, of the root namespace's as much again,
 A rule beyond that is sent without keys: its tokens are refused with 401. Requests without a token pass as
 before, and are judged by AuthorizationPolicies.";
 
-    /// Policies where nobody reads them.
+    /// Policies that are not read.
     ACCESS_IN_MEMBER = "STR0840", "access policies lie in a member cluster, where they count for nothing",
         "Put what shall hold into the config cluster; what there is: kubectl get authorizationpolicies -A", "\
 Access policies are read from the config cluster (or --config-dir), and hold for the workloads of all
@@ -164,7 +164,7 @@ is not denied, and what they ask for is not asked for. They are there where a me
 its own, and are in force there for as long as that serves its proxies. strait check --secrets counts them
 with the member's credential, where that may list them; the roles that Strait makes do not allow it.";
 
-    /// A value that nothing can have.
+    /// A value that can never match.
     ACCESS_VALUE_NEVER = "STR0841", "a value of an access policy can never match",
         "Write the value as proxies see it: docs/guide/access.md.", "\
 No request and no connection can have the value: a path without a leading slash, with a query or with `..`,
@@ -186,7 +186,7 @@ One PeerAuthentication with a selector applies to a workload: the oldest, then t
 portLevelMtls names ports of the workload, not of its Services. The result is not more open than the object
 asks for.";
 
-    /// The same, where plain text is accepted.
+    /// Another PeerAuthentication of the workload, which accepts plain text.
     ACCESS_PEER_MORE_OPEN = "STR0844", "workloads accept plain text that a PeerAuthentication refuses",
         "Join the PeerAuthentications that select one workload in one object, and name ports of the workload.", "\
 The object asks for STRICT, and has no effect for a workload or a port: another PeerAuthentication applies
@@ -201,7 +201,7 @@ writes rules of DENY so that they match the value between commas as well, before
 an EnvoyFilter brings along, or looks at by an expression or a metadata match, is not covered by that. The
 version is what the proxy says of itself: Istio's by ISTIO_VERSION, others by Envoy's own.";
 
-    /// ALLOW by requests at a port of which nobody says what it carries.
+    /// ALLOW by HTTP attributes on a port without a declared protocol.
     ACCESS_UNDECLARED_PORT = "STR0846", "a policy allows by requests at a port of which nobody says what it carries",
         "Declare the port in its Service (appProtocol: http, or a name like http-web), or allow by identity and ports.", "\
 Where the Service doesn't say that a port carries HTTP, a workload tells by the first bytes of plain text, and

@@ -1,4 +1,5 @@
-//! 0912, 095x and 096x: what `strait-agent` tells, beside an Envoy in a pod. The agent has the words; here are the pages.
+//! 0912, 095x and 096x: errors of `strait-agent`, which runs next to an Envoy in a pod. The agent
+//! defines the messages; this file defines the pages.
 
 use super::code::Code;
 
@@ -19,7 +20,7 @@ have such a container, if it is told to (its value repair).";
 Most values come from the pod's environment, which injection sets. Nothing has been started or changed; the
 exit code is 64.";
 
-    /// The volume of the key.
+    /// The volume of the private key.
     AGENT_KEY_ON_DISK = "STR0951", "the folder of the key is not in memory",
         "Mount an emptyDir with `medium: Memory` at --dir, or start with --allow-key-on-disk.", "\
 The agent writes the workload's private key for Envoy to read. On a disk it would outlive the pod, and be in
@@ -31,7 +32,7 @@ backups of the node. Nothing has been written.";
 The token proves to the control plane whose certificate is asked for. It is read at each call, since the
 kubelet renews it. A certificate that is there stays in use until it ends; the agent tries again.";
 
-    /// The roots' file.
+    /// The root certificates' file.
     AGENT_ROOTS = "STR0953", "the agent can't read the roots of the control plane",
         "Mount the ConfigMap istio-ca-root-cert at the folder of --roots-file.", "\
 Without roots nobody can prove to be the control plane, and the token is sent to nobody else. What is there
@@ -52,7 +53,7 @@ UNAUTHENTICATED is a token that is not of that cluster, has another audience, or
 an account that the cluster may not vouch for; UNAVAILABLE a control plane that can't decide yet. The agent
 tries again with growing pauses, and what is there stays in use.";
 
-    /// The answer.
+    /// The response.
     AGENT_ANSWER = "STR0956", "a certificate that came can't be used",
         "Look at the control plane's log and its CA.", "\
 It has no roots, is of another key, or can't be read. Nothing was written: Envoy keeps the certificate it has.";
@@ -87,7 +88,7 @@ of IPv4 may stand while those of IPv6 do not.";
 --check prints each rule that the kernel does not have, changes nothing, and exits 2. A pod without them
 speaks past its Envoy: in plain text, and without the mesh's policies.";
 
-    /// The table of names.
+    /// The name table.
     AGENT_NAMES = "STR0962", "the agent's table of names has ended",
         "Nothing: names that are known stay, and it is asked again.", "\
 With --dns the agent asks the control plane for the mesh's names, on a stream of its own. Streams that a token

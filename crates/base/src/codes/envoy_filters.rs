@@ -3,7 +3,7 @@
 use super::code::Code;
 
 codes! {
-    /// A patch of something else, somewhere else, or of another kind.
+    /// A patch with an unsupported target, operation or place.
     ENVOY_FILTER_FIELD = "STR1076", "a part of an EnvoyFilter that is not followed",
         "Do what the reason names instead, or put the filter first or before the router (docs/guide/traffic.md).", "\
 Of an EnvoyFilter the patches of HTTP filters are followed that put one first (INSERT_FIRST) or right before
@@ -12,7 +12,7 @@ port of the listener, and those that ADD an upstream cluster. Each patch is take
 of the object hold. Other patches name parts of what Strait makes, which are no promise: they change with
 its versions.";
 
-    /// A filter that Envoys refuse, or that is not among those that are followed.
+    /// A filter that Envoy refuses or Strait does not support.
     ENVOY_FILTER_VALUE = "STR1077", "a filter of an EnvoyFilter that is not put in",
         "Mend the field that is named; docs/guide/traffic.md lists the filters that are followed.", "\
 An Envoy that refuses one filter refuses the whole listener, and a new pod has none then. So only filters
@@ -20,7 +20,7 @@ are put in that every Envoy has and that none refuses: each is held to the rules
 Envoy checks when it makes the filter. Scripts in Lua may define functions and constants at their top level
 and do nothing else there, since an Envoy runs that once as it loads them.";
 
-    /// Whom an `ext_authz` filter names.
+    /// The upstream cluster of an `ext_authz` filter.
     ENVOY_FILTER_UPSTREAM = "STR1081", "a filter of an EnvoyFilter asks by an upstream cluster that isn't there",
         "Name the service as outbound|PORT||HOST, with a port that it has, and export it to those proxies.", "\
 A filter of external authorization asks by the upstream cluster that it names. That of a service comes along

@@ -3,7 +3,7 @@
 use super::code::Code;
 
 codes! {
-    /// Ingress: whose it is.
+    /// Ingress: the class.
     INGRESS_CLASS = "STR1066", "an Ingress of another controller",
         "Nothing, where that is meant; else name an IngressClass whose controller is istio.io/ingress-controller.", "\
 Followed are Ingresses whose annotation kubernetes.io/ingress.class is ingressClass of the mesh config
@@ -18,13 +18,13 @@ Each host, path, backend and entry of tls is read by itself: what can't be follo
 others hold. Requests to a backend that can't be used are answered 500. An entry of tls needs a
 secretName, of a Secret in the namespace of the routers.";
 
-    /// Ingress: two objects, one path.
+    /// Ingress: two objects with the same path.
     INGRESS_PATH_TAKEN = "STR1068", "another Ingress has the same path of the same host",
         "Merge the two, or give one another path.", "\
 All Ingresses of a host are served together: the longest path that fits decides, exact before prefix.
 Of two that are alike the oldest Ingress has it, and in an object the first.";
 
-    /// A right that is missing.
+    /// A missing right.
     INGRESS_STATUS_DENIED = "STR1083", "statuses of Ingresses may not be written",
         "Let the control plane patch ingresses/status of networking.k8s.io, as the chart does.", "\
 Ingresses that the mesh serves say in status.loadBalancer at which addresses they are reached: those of

@@ -1,4 +1,4 @@
-//! 09xx: sidecars that are put into pods.
+//! 09xx: injection of sidecars into pods.
 
 use super::code::Code;
 
@@ -45,7 +45,7 @@ Annotations traffic.sidecar.istio.io/* and sidecar.istio.io/* say what is redire
 gets; docs/guide/injection.md lists those that count. One that can't be read refuses the pod: with a guess in
 its place, ports would be redirected that should not be, or the other way round.";
 
-    /// Not the form of a pod.
+    /// An object that is not a pod.
     INJECT_MISSHAPEN = "STR0907", "the object does not have the form of a pod",
         "Check it: kubectl apply --dry-run=server -f FILE", "\
 A pod, or a workload's template of pods, has metadata and a spec with a list of containers. What has another

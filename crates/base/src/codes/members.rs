@@ -1,9 +1,9 @@
-//! 02xx: kubeconfigs, Secrets and what else configuration is read from.
+//! 02xx: kubeconfigs, Secrets and other sources of configuration.
 
 use super::code::Code;
 
 codes! {
-    /// Not a kubeconfig at all.
+    /// An unreadable kubeconfig.
     KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig can't be read",
         "Check it with: kubectl --kubeconfig FILE config view
 Then put the bytes of that file into the Secret: kubectl create secret generic NAME --from-file=ID=FILE", "\
@@ -11,7 +11,7 @@ The value is empty, is not UTF-8, is not YAML or JSON, or is not shaped like a k
 `users` and `contexts` as lists of named entries). One leading UTF-8 byte order mark and CRLF line ends
 are fine; UTF-16, as PowerShell's `>` writes it, is not.";
 
-    /// Larger or deeper than any real one.
+    /// A kubeconfig above the limits.
     KUBECONFIG_TOO_LARGE = "STR0202", "the kubeconfig is larger than its budget",
         "Cut the file down to the context you need:
   kubectl config view --minify --flatten --context NAME", "\
@@ -46,7 +46,7 @@ mesh where to send its traffic. There is no switch that allows it.";
 `as`, `as-uid`, `as-groups` and `as-user-extra` ask the API server to treat us as somebody else. A
 reader needs no such right, and a credential that has it is worth far more to a thief.";
 
-    /// The older Secret holds it.
+    /// An older Secret has the ID.
     ID_TAKEN = "STR0207", "the cluster ID is held by another Secret",
         "Rename the key of one of the Secrets, or delete the one that isn't meant.", "\
 Two Secrets name the same cluster ID. The older one (by creation time, then by namespace and name) holds
@@ -86,7 +86,7 @@ or the file could unfold to far more than it is. No tool that writes kubeconfigs
 The context of `current-context` is used. Without it the file must have exactly one context. The
 context must exist and name a cluster and a user of the same file, and no name may be there twice.";
 
-    /// A field we don't know.
+    /// An unknown field.
     UNKNOWN_FIELD = "STR0213", "the kubeconfig has a field that Strait doesn't know",
         "Remove the field, or correct its name.", "\
 Fields are allowed by name, so that what future clients may learn to do with a kubeconfig (running
@@ -108,7 +108,7 @@ Each data key of the Secret is a cluster ID: a DNS-1123 subdomain of at most 63 
 letters, digits, '-' and '.', each label starting and ending with a letter or digit). A file name's
 ending is part of it.";
 
-    /// The config cluster's own.
+    /// The ID of the config cluster.
     ID_OF_CONFIG_CLUSTER = "STR0216", "the cluster ID is the config cluster's own",
         "Rename the Secret's key, or delete the Secret.", "\
 The config cluster is a member already, under the ID given by --cluster-id. A Secret can't replace how it
@@ -137,7 +137,7 @@ that are known from before, and whose Secrets are not found, are taken to be in 
 known of them serves on, and they are shown as rejected. The warning names the file, the document in it
 (from 1) and the line.";
 
-    /// Two IDs, one cluster.
+    /// Two IDs for one cluster.
     SAME_CLUSTER_TWICE = "STR0220", "the cluster is a member already, under another ID",
         "Delete one of the two Secrets. For two clusters restored from one etcd snapshot, annotate both Secrets:
   kubectl -n strait-system annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
@@ -157,7 +157,7 @@ namespace: entries elsewhere can't add to it, or whoever may write one object co
 anybody's traffic. No other object is
 affected.";
 
-    /// Two stores have one object.
+    /// Two stores with one object.
     SHADOWED = "STR0222", "an object is in several stores",
         "Keep it in one of them. /debug/sources names both.", "\
 Of stores that have an object of the same kind, namespace and name, the first counts: in the order of

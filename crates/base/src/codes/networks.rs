@@ -1,4 +1,4 @@
-//! 04xx: networks, gateways, and endpoints that are withheld.
+//! 04xx: networks, gateways, and withheld endpoints.
 
 use super::code::Code;
 
@@ -113,7 +113,7 @@ One that has certificates speaks mTLS as soon as an endpoint takes it, so that n
 plain text while a service is on its way into the mesh; those in plain text are withheld from it. Envoys
 choose for each endpoint, and are given them all.";
 
-    /// A rule for requests, at gRPC's own library.
+    /// An HTTP rule that a gRPC library does not support.
     RULE_ON_LIBRARY = "STR0417", "a gRPC client without a proxy can't follow a rule: its calls fail",
         "Say it by path and headers, or put an Envoy beside the client: docs/guide/grpc.md.", "\
 A client that speaks xDS itself (proxyless gRPC) looks at the path of a call and at the headers that the
@@ -122,7 +122,7 @@ redirect, answers nothing itself and rewrites no path. Where a rule takes one of
 rest of it fail with UNAVAILABLE: they never fall to a rule behind it, which is for others. In what the
 client is sent (strait proxy config) such a route holds the reason. Envoys follow the rule as ever.";
 
-    /// A part of a rule, at gRPC's own library.
+    /// A part of a rule that a gRPC library does not support.
     PART_ON_LIBRARY = "STR0418", "a gRPC client without a proxy passes over a part of a rule",
         "Let the application do it, or put an Envoy beside the client: docs/guide/grpc.md.", "\
 A client that speaks xDS itself (proxyless gRPC) follows where a rule leads, its timeout, its retries on
@@ -130,7 +130,7 @@ codes of gRPC and its failures on purpose. It changes no headers, rewrites no ho
 tries nothing again for a status of HTTP. Calls go where the rule leads them, without that part. Envoys
 follow all of it.";
 
-    /// A part of a DestinationRule, at gRPC's own library.
+    /// A part of a DestinationRule that a gRPC library does not support.
     POLICY_ON_LIBRARY = "STR0419", "a gRPC client without a proxy passes over a part of a DestinationRule",
         "See what counts there: docs/guide/grpc.md, or put an Envoy beside the client.", "\
 A client that speaks xDS itself (proxyless gRPC) is held to http2MaxRequests, chooses endpoints in turn, by
@@ -181,7 +181,7 @@ An operator asked for it: proxies get no endpoint of the cluster any more, and c
 are open may end by themselves. The cluster is still watched, so it is back at once when the
 annotation goes.";
 
-    /// A node that asks for virtual hosts one by one.
+    /// A node that requests virtual hosts one by one.
     VIRTUAL_HOSTS = "STR0427", "the proxy can't be sent virtual hosts one by one",
         "Run it with Envoy 1.40 or newer over the Delta form, or bootstrap it without --vhds.", "\
 The node asks for virtual hosts one by one (STRAIT_VHDS), which takes an Envoy that subscribes to them on the
@@ -204,7 +204,7 @@ config cluster decides, then the cluster whose Secret is older, then the ID. End
 from the clusters that have it, and of others from their port of the same name. Proxies take the protocols of
 ports from their own cluster, where it has the service.";
 
-    /// What `strait check --traffic` finds behind a gateway.
+    /// A result of `strait check --traffic` for a gateway.
     TRAFFIC_FAILS = "STR0431", "a request through a gateway fails",
         "See each step: strait check --traffic -o json. The logs of gateway and sidecar say the rest.", "\
 `strait check --traffic` dialled the network's gateway and was answered, and what came then is not what

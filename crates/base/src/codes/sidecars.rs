@@ -16,7 +16,7 @@ have: it is no short form of a Service's.";
 As in Istio, a policy that is there without a mode is REGISTRY_ONLY, not the mode of the mesh: proxies
 reach what the mesh knows, and nothing else.";
 
-    /// Two objects, one namespace.
+    /// Two Sidecars in one namespace.
     SIDECAR_SHADOWED = "STR1062", "another Sidecar counts in place of this one",
         "Merge the two, or give one a workloadSelector of its own.", "\
 A proxy follows one Sidecar: of its namespace the oldest that selects it by labels, else the oldest for
@@ -28,7 +28,7 @@ the namespace, else the oldest of the root namespace. Two are never mixed.";
 A Sidecar names the services that the proxies it holds for are given. The namespace of one of these is
 that of the Service or ServiceEntry; services that imported rules lead to are given as well.";
 
-    /// Telemetry: two objects, one namespace.
+    /// Two Telemetry objects in one namespace.
     TELEMETRY_SHADOWED = "STR1064", "another Telemetry counts in place of this one",
         "Merge the two, or give one a selector of its own.", "\
 Of the Telemetry objects for all proxies of a namespace the oldest counts, and of those that select a
@@ -42,7 +42,7 @@ Proxies write the logs that the mesh config describes, and send spans to the ser
 A name that it doesn't have is left out, and what the object says of others holds. Spans go nowhere where a
 proxy can't reach the service: it must be known, exported to the proxy's namespace, and have that port.";
 
-    /// ProxyConfig: two objects, the same pods.
+    /// Two ProxyConfigs for the same pods.
     PROXY_CONFIG_SHADOWED = "STR1069", "another ProxyConfig counts in place of this one",
         "Merge the two, or give one a selector of its own.", "\
 Of the ProxyConfigs for all pods of a namespace the oldest counts, and of those that select a pod by labels
