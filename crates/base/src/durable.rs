@@ -4,7 +4,6 @@
 //! A file is written under a temporary name, synced and renamed, and its directory is synced. If
 //! writing fails, the temporary file is removed and the previous file stays. Reads are bounded: a
 //! file above the limit is not read.
-//! away again, and what was there before stays. Reading is bounded: a file that is too large is not looked into.
 
 mod lines;
 
