@@ -51,7 +51,7 @@ use strait_xds::names::OutboundName;
 use strait_xds::resource::Resource;
 
 /// The reason why a rule with an error is not considered.
-const ABSENT: &str = "it holds an error, and is as if absent";
+const ABSENT: &str = "it has an error and is ignored";
 /// Maximum number of reported rules that do not apply.
 const LOST_MAX: usize = 100;
 
@@ -126,18 +126,18 @@ impl ProxyConfig<'_> {
             let proxies = scope.proxies();
             if !proxies.contains_key(&port) {
                 let has = match proxies.keys().map(u16::to_string).collect::<Vec<_>>() {
-                    none if none.is_empty() => "none at all".to_owned(),
-                    ports => format!("those at {}", ports.join(", ")),
+                    none if none.is_empty() => "no HTTP_PROXY listeners".to_owned(),
+                    ports => format!("HTTP_PROXY listeners on {}", ports.join(", ")),
                 };
                 walk.outcome = format!(
-                    "no listener of HTTP_PROXY is at port {port}: the Sidecar of this proxy has {has}"
+                    "no HTTP_PROXY listener on port {port}: the Sidecar of this proxy has {has}"
                 );
                 return;
             }
             if request.is_tls {
                 walk.answer = Some(404);
                 walk.outcome =
-                    "clients ask a proxy for https by CONNECT, which this one doesn't take"
+                    "clients send https requests to a proxy with CONNECT, which this proxy does not support"
                         .to_owned();
                 return;
             }
@@ -231,7 +231,7 @@ impl ProxyConfig<'_> {
         }
         let Some(chain) = chain_of(&listener, &connection) else {
             judge(None, walk);
-            walk.outcome = "no chain of the listener fits: the connection is closed".to_owned();
+            walk.outcome = "no chain of the listener matches: the connection is closed".to_owned();
             return;
         };
         walk.chain = Some(chain.name.clone());
@@ -245,7 +245,7 @@ impl ProxyConfig<'_> {
         }
         if request.is_bytes {
             walk.answer = Some(400);
-            walk.outcome = "requests are read there: bytes that are none are refused".to_owned();
+            walk.outcome = "the chain parses HTTP: other data is refused".to_owned();
             return;
         }
         let manager =
@@ -281,11 +281,11 @@ impl ProxyConfig<'_> {
             (Some(own), _) => {
                 let code = &codes::PORT_PRIVILEGED;
                 format!(
-                    "the proxy can't listen at {own}, since its node says UNPRIVILEGED_POD ({code})"
+                    "the proxy cannot listen on {own}, because its node states UNPRIVILEGED_POD ({code})"
                 )
             }
             (None, Some(ingress)) if ingress.port_meant(port).is_some() => {
-                "no rule leads a connection of its server".to_owned()
+                "no rule routes a connection of its server".to_owned()
             }
             (None, Some(_)) => "no Gateway that selects the router has a server there".to_owned(),
             (None, None) => {
@@ -361,15 +361,15 @@ impl ProxyConfig<'_> {
         walk.outcome = match &*walk.destinations {
             [one] if one.cluster == super::cds::BLACK_HOLE => "the connection is closed",
             [one] if one.cluster == super::cds::PASSTHROUGH => {
-                "passed to the address that the client means, unseen"
+                "forwarded to the original destination without inspection"
             }
             all if all.iter().all(|one| !one.known) => {
                 "the proxy has no such upstream cluster: the connection is closed"
             }
             all if all.iter().all(|one| one.endpoints == Some(0)) => {
-                "there is no endpoint to pass it on to: the connection is closed"
+                "the upstream cluster has no endpoints: the connection is closed"
             }
-            _ => "bytes are passed on; requests in them are not looked at",
+            _ => "raw TCP is forwarded; requests in it are not parsed",
         }
         .to_owned();
     }
@@ -385,13 +385,13 @@ impl ProxyConfig<'_> {
     ) {
         let Some(host) = virtual_host_of(table, request.authority()) else {
             walk.answer = Some(404);
-            walk.outcome = format!("no virtual host is called {}", request.authority());
+            walk.outcome = format!("no virtual host matches {}", request.authority());
             return;
         };
         walk.virtual_host = Some(host.name.clone());
         if host.require_tls() == route::virtual_host::TlsRequirementType::All && !request.is_tls {
             (walk.answer, walk.location) = (Some(301), Some(request.in_tls()));
-            walk.outcome = "the client is sent to TLS, by httpsRedirect".to_owned();
+            walk.outcome = "the client is redirected to https by httpsRedirect".to_owned();
             return;
         }
         let misfits: Vec<_> =
@@ -419,7 +419,7 @@ impl ProxyConfig<'_> {
         };
         let Some(route) = decided.and_then(|at| host.routes.get(at)) else {
             walk.answer = Some(404);
-            walk.outcome = "no rule fits the request".to_owned();
+            walk.outcome = "no rule matches the request".to_owned();
             return;
         };
         self.acted(route, request, walk);
@@ -555,17 +555,17 @@ impl ProxyConfig<'_> {
                     walk.outcome = "the proxy has no such upstream cluster".to_owned();
                 } else if walk.destinations.iter().all(|one| one.endpoints == Some(0)) {
                     walk.answer = Some(503);
-                    walk.outcome = "there is no endpoint to send it to".to_owned();
+                    walk.outcome = "the upstream cluster has no endpoints".to_owned();
                 }
             }
             Some(Action::DirectResponse(answer)) => {
                 walk.answer = Some(answer.status);
-                walk.outcome = "answered by the proxy itself".to_owned();
+                walk.outcome = "the proxy responds itself".to_owned();
             }
             Some(Action::Redirect(redirect)) => {
                 let (status, location) = request.redirected(redirect, route.r#match.as_ref());
                 (walk.answer, walk.location) = (Some(status), Some(location));
-                walk.outcome = "the client is sent elsewhere".to_owned();
+                walk.outcome = "the client is redirected".to_owned();
             }
             _ => {}
         }
@@ -656,38 +656,40 @@ fn notes(rule: &HttpRule) -> Vec<String> {
     let percent = |per_million: u32| format!("{} %", f64::from(per_million) / 10_000.0);
     let mut notes = Vec::new();
     if rule.refused {
-        notes.push("the rule holds what Envoy refuses: it answers 500 in its place".to_owned());
+        notes.push(
+            "the rule has a value that Envoy refuses: it responds with 500 instead".to_owned(),
+        );
     }
     if let Some(fault) = &rule.fault {
         if let Some((delay, share)) = fault.delay {
-            notes.push(format!("{} wait {delay:?} on purpose", percent(share)));
+            notes.push(format!("{} are delayed by {delay:?} (injected fault)", percent(share)));
         }
         if let Some((status, share)) = fault.abort {
             let status = match status {
                 AbortStatus::Http(status) => format!("HTTP status {status}"),
                 AbortStatus::Grpc(status) => format!("gRPC status {status}"),
             };
-            notes.push(format!("{} are answered {status} on purpose", percent(share)));
+            notes.push(format!("{} receive {status} (injected fault)", percent(share)));
         }
     }
     for mirror in rule.mirrors.iter().flatten() {
         let to = &mirror.destination;
-        notes.push(format!("copies of {} go to {}", percent(mirror.per_million), to.host));
+        notes.push(format!("{} are mirrored to {}", percent(mirror.per_million), to.host));
     }
     if let Some(rewrite) = &rule.rewrite {
         match &rewrite.path {
             Some(PathRewrite::Matched(path) | PathRewrite::Segments(path)) => {
-                notes.push(format!("what matched of the path becomes {path}"));
+                notes.push(format!("the matched part of the path becomes {path}"));
             }
             Some(PathRewrite::Whole(path)) => notes.push(format!("the path becomes {path}")),
             Some(PathRewrite::Regex(from, to)) => {
-                notes.push(format!("of the path {from} becomes {to}"));
+                notes.push(format!("in the path, {from} becomes {to}"));
             }
             None => {}
         }
         notes.extend(rewrite.authority.iter().map(|host| format!("the host becomes {host}")));
     }
-    notes.extend(rule.timeout.map(|timeout| format!("it may take {timeout:?}")));
+    notes.extend(rule.timeout.map(|timeout| format!("timeout {timeout:?}")));
     notes
 }
 

@@ -80,8 +80,9 @@ pub(crate) fn contenders<'a>(
     for (at, routed) in objects.flat_map(|(at, group)| group.iter().map(move |one| (at, *one))) {
         let owner = &routed.service.meta.namespace;
         if scope.is_past_total(owner) {
-            let text =
-                format!("the objects of {owner} add too much to proxies that do not name it");
+            let text = format!(
+                "the objects of {owner} exceed the size limit for proxies that do not name it"
+            );
             found.others.push((routed, text));
             continue;
         }
@@ -119,7 +120,7 @@ pub(crate) fn contenders<'a>(
                 };
             }
             None => {
-                let text = format!("none of its rules is for this proxy at port {port}");
+                let text = format!("none of its rules applies to this proxy on port {port}");
                 found.others.push((routed, text));
             }
             Some(winner)
@@ -167,7 +168,7 @@ impl Contenders<'_> {
                 let is_never = self.caller == RouteCaller::Library
                     && proxyless::of_match(one) == CallMatch::Never;
                 return is_never
-                    .then(|| "no call fits it: a call is a POST without a query".to_owned());
+                    .then(|| "no call matches it: a call is a POST without a query".to_owned());
             }
             Some(source.misfit(namespace, selection))
         };
@@ -177,7 +178,7 @@ impl Contenders<'_> {
                 reasons.dedup();
                 reasons.join("; or: ")
             }
-            _ => "a rule before it takes every request".to_owned(),
+            _ => "an earlier rule matches every request".to_owned(),
         }
     }
 }

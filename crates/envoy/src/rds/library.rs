@@ -34,7 +34,7 @@ pub(super) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<u8> {
         }
     }
     if !takes_all {
-        let none = everything(failing("no rule is for the call".to_owned()));
+        let none = everything(failing("no rule matches the call".to_owned()));
         let none = route::Route { name: "none".to_owned(), ..none };
         RuleRoute { route: none, ..RuleRoute::default() }.write(&mut bytes);
     }

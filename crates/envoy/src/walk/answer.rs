@@ -11,7 +11,7 @@ use strait_rules::traffic::route::{RouteOrigin, RulePlace, TcpRule};
 use strait_rules::traffic::virtual_services::RoutedService;
 
 /// The reason for a rule that matches but comes after the deciding one.
-pub(super) const BEHIND: &str = "it fits as well, and stands behind the rule that decides";
+pub(super) const BEHIND: &str = "it matches as well, but comes after the deciding rule";
 
 /// The path of a request through the configuration.
 #[derive(Debug, Default, Serialize)]
@@ -131,11 +131,11 @@ impl<'a> LostRules<'a> {
 /// Returns the reason why a connection with the SNI `given` does not match a chain.
 pub(super) fn against_name(given: Option<&str>, taken: &HostPattern) -> String {
     match given {
-        None => format!("it is for TLS that begins with the name {taken}"),
+        None => format!("it is for TLS connections with the SNI {taken}"),
         Some(name) if taken.matches(name) => {
-            format!("{name} fits another name better than its {taken}")
+            format!("{name} matches another name more specifically than {taken}")
         }
-        Some(name) => format!("the name {name} is not {taken}"),
+        Some(name) => format!("the SNI {name} is not {taken}"),
     }
 }
 

@@ -55,7 +55,7 @@ impl ConnectionAtRouter<'_> {
                         lost.push(rule, name, against_name(self.server_name, &taken));
                     }
                     Err(BytesMisfit::Taken(taken)) if chain.is_none() => {
-                        lost.push(rule, name, format!("a server that ends TLS has {taken}"));
+                        lost.push(rule, name, format!("a server that terminates TLS has {taken}"));
                     }
                     Err(misfit) => lost.push(rule, name, self.reason(placed, &misfit)),
                 }
@@ -90,7 +90,7 @@ impl ConnectionAtRouter<'_> {
         match misfit {
             BytesMisfit::Hosts => {
                 format!(
-                    "port {} of Gateway {gateway} has no host of it for its namespace",
+                    "port {} of Gateway {gateway} has no host of the rule's object for its namespace",
                     server.port
                 )
             }
@@ -99,7 +99,7 @@ impl ConnectionAtRouter<'_> {
                 None => one.source.misfit(self.ingress.namespace, self.selection),
             },
             BytesMisfit::Name(name) => {
-                format!("port {} of Gateway {gateway} has no host that meets {name}", server.port)
+                format!("port {} of Gateway {gateway} has no host that matches {name}", server.port)
             }
             BytesMisfit::Taken(_) => BEHIND.to_owned(),
         }

@@ -107,10 +107,12 @@ impl ConnectionOfWorkload<'_> {
                 against_name(self.server_name, &name)
             }
             (_, Some(range)) if self.means(range) => {
-                format!("one for fewer addresses than its {range} decides")
+                format!("a match for a narrower range than {range} decides")
             }
             (_, Some(range)) => format!("it is for connections to {range}"),
-            (_, None) => "the chain that takes it is none of this service".to_owned(),
+            (_, None) => {
+                "the chain that accepts the connection belongs to another service".to_owned()
+            }
         }
     }
 
@@ -131,12 +133,12 @@ impl ConnectionOfWorkload<'_> {
             }
             WayMisfit::NoTls => {
                 format!(
-                    "port {} is not declared as one of TLS or HTTPS: names are not looked at",
+                    "port {} is not declared as TLS or HTTPS: SNI is not matched",
                     self.port.number
                 )
             }
             WayMisfit::ByName => {
-                "the tls rules of its object take this port, by names alone".to_owned()
+                "the tls rules of its object take this port, by SNI only".to_owned()
             }
             WayMisfit::Taken(taken) if self.is_of(&taken) => BEHIND.to_owned(),
             WayMisfit::Taken(taken) => self.against(taken),

@@ -194,7 +194,7 @@ fn path_misfit(
             (!fits).then(|| format!("the path {path} does not begin with the segments of {prefix}"))
         }
         PathSpecifier::SafeRegex(regex) => regex_misfit(&regex.regex, path, "the path"),
-        _ => Some("its condition on the path is none that is known here".to_owned()),
+        _ => Some("its condition on the path is not supported here".to_owned()),
     }
 }
 
@@ -221,18 +221,18 @@ fn header_misfit(wanted: &route::HeaderMatcher, request: &ProbedRequest) -> Opti
     let misfit = match (&wanted.header_match_specifier, value) {
         (None | Some(HeaderMatchSpecifier::PresentMatch(true)), Some(_)) => None,
         (None | Some(HeaderMatchSpecifier::PresentMatch(true)), None) => {
-            Some(format!("{shown} is not there"))
+            Some(format!("{shown} is missing"))
         }
         (Some(HeaderMatchSpecifier::StringMatch(text)), Some(value)) => {
             string_misfit(text, value, &shown)
         }
         // In Envoy, an absent header matches neither a pattern nor its inversion.
-        (Some(_), None) => return Some(format!("{shown} is not there")),
-        (Some(_), Some(_)) => Some(format!("its condition on {shown} is none that is known here")),
+        (Some(_), None) => return Some(format!("{shown} is missing")),
+        (Some(_), Some(_)) => Some(format!("its condition on {shown} is not supported here")),
     };
     match (wanted.invert_match, misfit) {
         (false, misfit) => misfit,
-        (true, None) => Some(format!("{shown} is what it must not be")),
+        (true, None) => Some(format!("{shown} has an excluded value")),
         (true, Some(_)) => None,
     }
 }
@@ -245,7 +245,7 @@ fn parameter_misfit(
     let shown = format!("the parameter {}", wanted.name);
     let mut all = request.query.iter();
     let Some((_, value)) = all.find(|(name, _)| *name == wanted.name) else {
-        return Some(format!("{shown} is not there"));
+        return Some(format!("{shown} is missing"));
     };
     match &wanted.query_parameter_match_specifier {
         Some(QueryParameterMatchSpecifier::StringMatch(text)) => string_misfit(text, value, &shown),
@@ -260,7 +260,7 @@ fn claim_misfit(wanted: &matcher::MetadataMatcher) -> Option<String> {
     let key = |Segment::Key(key): &Segment| format!("[{key}]");
     let levels = wanted.path.iter().skip(1).filter_map(|one| one.segment.as_ref().map(key));
     let levels: String = levels.collect();
-    let text = || format!("the claim {levels} is not there: a request without a token is meant");
+    let text = || format!("the claim {levels} is missing: the request has no token");
     (!wanted.invert).then(text)
 }
 
@@ -273,7 +273,7 @@ fn string_misfit(wanted: &matcher::StringMatcher, value: &str, shown: &str) -> O
         MatchPattern::Prefix(text) => (!value.starts_with(text.as_str()))
             .then(|| format!("{shown} is {value:?}, which does not begin with {text:?}")),
         MatchPattern::SafeRegex(regex) => regex_misfit(&regex.regex, value, shown),
-        _ => Some(format!("its condition on {shown} is none that is known here")),
+        _ => Some(format!("its condition on {shown} is not supported here")),
     }
 }
 
@@ -283,9 +283,9 @@ fn regex_misfit(expression: &str, text: &str, shown: &str) -> Option<String> {
     let plain = RegexBuilder::new(&whole).unicode(false).build();
     match plain.or_else(|_| RegexBuilder::new(&whole).build()) {
         Ok(regex) => (!regex.is_match(text.as_bytes()))
-            .then(|| format!("{shown} {text:?} does not fit the expression {expression}")),
+            .then(|| format!("{shown} {text:?} does not match the expression {expression}")),
         Err(_) => Some(format!(
-            "the expression {expression} can't be tried here: ask the proxy itself whether {shown} fits"
+            "the expression {expression} cannot be evaluated here: check {shown} with the proxy itself"
         )),
     }
 }

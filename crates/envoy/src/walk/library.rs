@@ -23,13 +23,13 @@ impl ProxyConfig<'_> {
         let name = &request.named;
         if request.method() != "POST" || !request.query.is_empty() {
             walk.outcome = format!(
-                "gRPC's own library makes calls, which are POSTs without a query: ask for POST grpc://{name}/SERVICE/METHOD"
+                "a gRPC library sends POST requests without a query: use POST grpc://{name}/SERVICE/METHOD"
             );
             return;
         }
         let Some((service, port)) = library.dialled(name, &self.proxy.dns_domain) else {
             walk.outcome = format!(
-                "the call fails: the library finds no service {name} that it can call, and is given no listener of that name"
+                "the call fails: the library can call no service {name}, and receives no listener of that name"
             );
             return;
         };
@@ -52,7 +52,7 @@ impl ProxyConfig<'_> {
         let of_rule = decided.filter(|at| *at < all.places.len());
         let rule = self.judged(&all, (&misfits, of_rule), walk);
         let Some(route) = decided.and_then(|at| host.routes.get(at)) else {
-            walk.outcome = "the call fails: no rule is for it".to_owned();
+            walk.outcome = "the call fails: no rule matches it".to_owned();
             return;
         };
         self.acted(route, request, walk);
@@ -83,6 +83,6 @@ fn followed(rule: &HttpRule) -> Vec<String> {
     (kept.mirrors, kept.rewrite) = (None, None);
     let mut told = notes(&kept);
     let lost = proxyless::passed_over(rule).into_iter();
-    told.extend(lost.map(|what| format!("the library passes it over: {what}")));
+    told.extend(lost.map(|what| format!("ignored by the library: {what}")));
     told
 }

@@ -49,7 +49,7 @@ impl ProbedRequest {
         let method = method
             .map_err(|_| {
                 format!(
-                    "{:?} is no method of HTTP, such as GET",
+                    "{:?} is not an HTTP method such as GET",
                     text.chars().take(40).collect::<String>()
                 )
             })?
@@ -58,17 +58,17 @@ impl ProbedRequest {
             if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: http::Uri = with_scheme
             .parse()
-            .map_err(|_| format!("{url:?} is no URL such as http://reviews.shop:9080/path"))?;
+            .map_err(|_| format!("{url:?} is not a URL such as http://reviews.shop:9080/path"))?;
         let scheme = uri.scheme_str().unwrap_or("http").to_ascii_lowercase();
         if !matches!(&*scheme, "http" | "https" | "grpc" | "tcp") {
             return Err(format!(
-                "{scheme} is none of http, https, grpc, tcp; of bytes ask for tcp://HOST:PORT, of bytes in TLS for https://HOST:PORT"
+                "{scheme} is not http, https, grpc or tcp; for raw TCP use tcp://HOST:PORT, for TLS https://HOST:PORT"
             ));
         }
         let (is_tls, is_bytes) = (scheme == "https", scheme == "tcp");
         let authority = uri.authority().ok_or_else(|| format!("{url:?} names no host"))?;
         if authority.as_str().contains('@') {
-            return Err("a URL here has no user".to_owned());
+            return Err("a URL with a user name is not supported".to_owned());
         }
         let host = authority.host().trim_matches(['[', ']']).to_ascii_lowercase();
         let port = match authority.as_str().rsplit_once(':') {
@@ -76,7 +76,7 @@ impl ProbedRequest {
                 port.parse()
                     .ok()
                     .filter(|port| *port > 0)
-                    .ok_or_else(|| format!("{port:?} is no port from 1 to 65535"))?
+                    .ok_or_else(|| format!("{port:?} is not a port from 1 to 65535"))?
             }
             _ => {
                 if is_bytes {
@@ -100,7 +100,7 @@ impl ProbedRequest {
             let (name, value) = header
                 .split_once([':', '='])
                 .filter(|(name, _)| !name.is_empty())
-                .ok_or_else(|| format!("{header:?} is no header as NAME: VALUE"))?;
+                .ok_or_else(|| format!("{header:?} is not a header of the form NAME: VALUE"))?;
             let name = name.trim().to_ascii_lowercase();
             let name = if name == "host" { ":authority".to_owned() } else { name };
             let value = value.trim().to_owned();

@@ -26,7 +26,7 @@ pub(super) fn note(chain: &listener::FilterChain, is_of_mesh: bool, walk: &mut R
     let asks = context.require_client_certificate.is_some_and(|asks| asks.value);
     if asks && !is_of_mesh {
         let by = roots.as_ref().map_or_else(String::new, |roots| format!(", by the roots {roots}"));
-        walk.notes.push(format!("the client has to show a certificate{by}"));
+        walk.notes.push(format!("the client must present a certificate{by}"));
     }
     let own = common.tls_certificate_sds_secret_configs.into_iter().map(|own| own.name);
     walk.credentials = own.chain(roots).collect();

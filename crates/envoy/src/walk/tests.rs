@@ -55,7 +55,7 @@ fn unmet_condition_is_reported() {
         (json!({ "pathSeparatedPrefix": "/A" }), None),
         (json!({ "pathSeparatedPrefix": "/A/" }), Some("segments")),
         (json!({ "safeRegex": { "regex": "/./b" } }), None),
-        (json!({ "safeRegex": { "regex": "/./" } }), Some("does not fit the expression")),
+        (json!({ "safeRegex": { "regex": "/./" } }), Some("does not match the expression")),
         (json!({ "prefix": "/", "headers": [header("x-user", exact("jo"))] }), None),
         (json!({ "prefix": "/", "headers": [header("Host", exact("a.b:81"))] }), None),
         (json!({ "prefix": "/", "headers": [header("host", exact("a"))] }), Some("the host")),
@@ -75,7 +75,7 @@ fn unmet_condition_is_reported() {
             json!({ "prefix": "/", "headers": [
                 { "name": "x-user", "invertMatch": true, "stringMatch": exact("jo") },
             ] }),
-            Some("is what it must not be"),
+            Some("has an excluded value"),
         ),
         (
             json!({ "prefix": "/", "headers": [
@@ -101,7 +101,7 @@ fn unmet_condition_is_reported() {
         ),
         (
             json!({ "prefix": "/", "queryParameters": [{ "name": "z", "presentMatch": true }] }),
-            Some("the parameter z is not there"),
+            Some("the parameter z is missing"),
         ),
     ];
     for (wanted, why) in cases {
