@@ -19,9 +19,12 @@ struct AdmissionReview<R> {
 /// # Errors Returns an error if the text is not an AdmissionReview of the supported version.
 pub fn request<R: DeserializeOwned>(body: &[u8]) -> Result<R, String> {
     let review: AdmissionReview<R> =
-        serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
+        serde_json::from_slice(body).map_err(|error| format!("not an AdmissionReview: {error}"))?;
     if review.version != VERSION {
-        return Err(format!("an AdmissionReview of {:?}; only v1 is answered", review.version));
+        return Err(format!(
+            "an AdmissionReview of version {:?}; only v1 is supported",
+            review.version
+        ));
     }
     Ok(review.request)
 }

@@ -78,7 +78,7 @@ impl Descriptors {
                 members = count,
                 needed,
                 limit,
-                "{code}: so many members need more file descriptors than the limit leaves; those that get none are served from what is known of them. {}",
+                "{code}: the members need more file descriptors than the limit allows; a member without a connection stays at its last known state. {}",
                 line(code)
             );
         }

@@ -86,7 +86,7 @@ pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()>
 /// file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
     File::open(path)
 }
@@ -99,7 +99,7 @@ pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open_file(path)?;
     let is = file.metadata()?.len();
     let too_large = || {
-        let fact = format!("it has {is} bytes, and at most {most} make sense");
+        let fact = format!("the file has {is} bytes, and the limit is {most}");
         io::Error::new(ErrorKind::FileTooLarge, fact)
     };
     if is > most {

@@ -75,7 +75,7 @@ pub struct Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { known, found, lacking, .. } = self;
-        write!(f, "has {found} where {known} were known")?;
+        write!(f, "has {found} of {known} known objects")?;
         if !lacking.is_empty() {
             let further = (known - found).saturating_sub(lacking.len());
             write!(f, " (lacking {}", lacking.join(", "))?;
@@ -84,7 +84,7 @@ impl fmt::Display for Doubt {
             }
             write!(f, ")")?;
         }
-        write!(f, "; asked again before it counts")
+        write!(f, "; waiting for confirmation")
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
         let denying = || GuardedPart::of("denying", 4, 0).lacking(["a", "b", "c", "d"]);
         assert!(!guard.admits_all([all(), denying()], at(1)));
         let told: Vec<_> = guard.waiting().map(|(of, doubt)| format!("{of} {doubt}")).collect();
-        let text = "denying has 0 where 4 were known (lacking a, b, c and 1 more); asked again before it counts";
+        let text = "denying has 0 of 4 known objects (lacking a, b, c and 1 more); waiting for confirmation";
         assert_eq!(told, [text]);
         // Another part becomes doubtful later. The part that is confirmed by then does not restart.
         let most = || GuardedPart::of("all", 100, 49);
@@ -210,7 +210,7 @@ mod tests {
         assert!(guard.admits("pods", 10, 5, at(0)), "half is not most");
         assert!(!guard.admits("pods", 10, 0, at(0)));
         let told: Vec<_> = guard.waiting().map(|(of, doubt)| format!("{of} {doubt}")).collect();
-        assert_eq!(told, ["pods has 0 where 10 were known; asked again before it counts"]);
+        assert_eq!(told, ["pods has 0 of 10 known objects; waiting for confirmation"]);
         assert!(!guard.admits("pods", 10, 0, at(1)), "that was on its way already");
         assert!(!guard.admits("nodes", 3, 1, at(1)), "each for itself");
         assert!(guard.admits("pods", 10, 1, at(3)), "as good as the same");

@@ -16,7 +16,7 @@ pub fn signalled() -> impl Future<Output = ()> {
             signal.recv().await;
         })),
         Err(error) => {
-            warn!(%error, signal = kind.as_raw_value(), "a signal can't be caught; it ends the process at once");
+            warn!(%error, signal = kind.as_raw_value(), "cannot catch a signal; it will end the process immediately");
             None
         }
     });

@@ -166,7 +166,7 @@ pub const KEPT: &str = "stays in use until it has synced";
 /// Describes the age of data from disk, followed by `more`.
 pub fn from_disk<'a>(age: Option<Duration>, more: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = match age {
-        Some(age) => format!("from disk, last heard of {} ago", rough(age)),
+        Some(age) => format!("from disk, last contact {} ago", rough(age)),
         None => "from disk, of unknown age".to_owned(),
     };
     for more in more {
@@ -453,9 +453,7 @@ mod tests {
         let state = facts.state(at(1300), Duration::ZERO);
         assert_eq!(
             facts.reason(state, at(1300)).as_deref(),
-            Some(
-                "from disk, last heard of 5 min ago; stays in use until it has synced; refused; x"
-            )
+            Some("from disk, last contact 5 min ago; stays in use until it has synced; refused; x")
         );
         source_statuses.synced("dc1");
         let facts = source_statuses.lines().borrow()[&restored].clone();

@@ -77,7 +77,7 @@ impl Supervisor {
                 ended = AssertUnwindSafe(task).catch_unwind() => {
                     if ended.is_err() {
                         panics.fetch_add(1, Ordering::Relaxed);
-                        error!("task panicked; it ends, everything else goes on");
+                        error!("task panicked and ended; everything else continues");
                     }
                 }
             }
@@ -104,7 +104,7 @@ impl Supervisor {
                     () = stop.cancelled() => return,
                     ended = one => if ended.is_err() {
                         panics.fetch_add(1, Ordering::Relaxed);
-                        error!("task panicked; it starts again");
+                        error!("task panicked and restarts");
                     }
                 }
                 tokio::select! {

@@ -29,9 +29,9 @@ impl UnreadFields {
         let Self { paths, more } = self;
         let last = paths.len().saturating_sub(1);
         paths.into_iter().enumerate().map(move |(at, path)| {
-            let mut text = "no such field is followed: it has no effect".to_owned();
+            let mut text = "unknown or unsupported field: it has no effect".to_owned();
             if at == last && more > 0 {
-                text += &format!(", and so it is with {more} more");
+                text += &format!("; {more} more fields have no effect either");
             }
             (path, text)
         })

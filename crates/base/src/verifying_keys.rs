@@ -39,17 +39,17 @@ const RSA_EXPONENT_BYTES: usize = 4;
 ///
 /// # Errors Returns the problem in a few hundred bytes.
 pub fn verifying_keys(text: &str) -> Result<String, String> {
-    let set: Value = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
+    let set: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
     let Some(keys) = set.get("keys").and_then(Value::as_array) else {
         return Err("has no list of keys".to_owned());
     };
     let is_private = |key: &Value| PRIVATE.iter().any(|part| key.get(part).is_some());
     if keys.iter().any(is_private) {
-        return Err("holds a private key: every proxy would be sent it. Give the public part, and make another key".to_owned());
+        return Err("contains a private key, which every proxy would receive. Provide only the public part, and create a new key".to_owned());
     }
     if keys.len() > KEYS_MAX {
         let count = keys.len();
-        return Err(format!("lists {count} keys, and a set may list {KEYS_MAX}"));
+        return Err(format!("lists {count} keys, and the limit is {KEYS_MAX}"));
     }
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for (at, key) in keys.iter().enumerate() {
@@ -64,7 +64,7 @@ pub fn verifying_keys(text: &str) -> Result<String, String> {
     let good = json!({ "keys": good }).to_string();
     if good.len() > SET_BYTES_MAX {
         let bytes = good.len();
-        return Err(format!("has {bytes} bytes of keys, and a set may have {SET_BYTES_MAX}"));
+        return Err(format!("has {bytes} bytes of keys, and the limit is {SET_BYTES_MAX}"));
     }
     Ok(good)
 }
@@ -96,10 +96,10 @@ fn kept(key: &Value) -> Map<String, Value> {
 
 fn check(key: &Value) -> Result<(), String> {
     if key.get("kid").is_some_and(|kid| !kid.is_string()) {
-        return Err("has a kid that is no text".to_owned());
+        return Err("has a kid that is not a string".to_owned());
     }
     if key.get("use").is_some_and(|it| it == "enc") {
-        return Err("is there to encrypt".to_owned());
+        return Err("is for encryption".to_owned());
     }
     match key.get("kty").and_then(Value::as_str) {
         Some("RSA") => check_rsa(key),
@@ -145,7 +145,7 @@ fn check_elliptic(key: &Value) -> Result<(), String> {
     let agreed = own.and_then(|own| {
         ring::agreement::agree_ephemeral(own, &UnparsedPublicKey::new(curve, &point), |_| ())
     });
-    agreed.map_err(|_| "is no point of its curve".to_owned())
+    agreed.map_err(|_| "is not a point on its curve".to_owned())
 }
 
 fn check_edwards(key: &Value) -> Result<(), String> {
@@ -166,7 +166,7 @@ fn algorithm(key: &Value, all: &[&str]) -> Result<(), String> {
         Some(Value::String(name)) if all.contains(&name.as_str()) => Ok(()),
         Some(other) => {
             let other = cut(&other.to_string(), REPEATED_MAX);
-            Err(format!("is for {other}, which verifies nothing here"))
+            Err(format!("is for {other}, which is not supported"))
         }
     }
 }
@@ -181,7 +181,7 @@ fn number(key: &Value, part: &str) -> Result<Vec<u8>, String> {
 fn decoded(key: &Value, part: &str) -> Result<Vec<u8>, String> {
     let text = key.get(part).and_then(Value::as_str).ok_or(format!("has no {part}"))?;
     let bytes = URL_SAFE_NO_PAD.decode(text).or_else(|_| URL_SAFE.decode(text));
-    bytes.map_err(|_| format!("has a {part} that is no base64url"))
+    bytes.map_err(|_| format!("has a {part} that is not base64url"))
 }
 
 #[cfg(test)]
@@ -218,9 +218,9 @@ mod tests {
             key
         };
         assert!(
-            fact(&with("x", "NKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4")).contains("no point")
+            fact(&with("x", "NKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4")).contains("not a point")
         );
-        assert!(fact(&with("x", "!")).contains("no base64url"));
+        assert!(fact(&with("x", "!")).contains("not base64url"));
         assert!(fact(&with("crv", "P-521")).contains("curve P-521"));
         assert!(fact(&with("alg", "ES384")).contains("ES384"));
         assert!(fact(&with("use", "enc")).contains("encrypt"));
@@ -246,15 +246,15 @@ mod tests {
         let padded = format!("{}{}", "A".repeat(LONG), URL_SAFE_NO_PAD.encode([0xc1; 255]));
         let rsa = json!({ "kty": "RSA", "n": padded, "e": "AQAB" });
         let refused = [
-            (set(vec![json!(0); LONG / 2].into()), "lists 524288 keys, and a set may list 64"),
+            (set(vec![json!(0); LONG / 2].into()), "lists 524288 keys, and the limit is 64"),
             (set(vec![json!(0); 64].into()), "keys[2] has no kind (kty); and 61 more"),
             (set(vec![elliptic(); 65].into()), "lists 65 keys"),
             (set(json!([{ "kty": long }])), "is of kind \u{e4}\u{e4}"),
             (set(json!([with("crv", long.as_str().into())])), "is on curve \u{e4}\u{e4}"),
             (set(json!([with("alg", long.as_str().into())])), "is for \"\u{e4}\u{e4}"),
             (set(json!([with("alg", vec![0; LONG / 2].into())])), "is for [0,0,"),
-            (set(json!([with("kid", long.as_str().into())])), "bytes of keys, and a set may have"),
-            (set(json!([rsa])), "bytes of keys, and a set may have 65536"),
+            (set(json!([with("kid", long.as_str().into())])), "bytes of keys, and the limit is"),
+            (set(json!([rsa])), "bytes of keys, and the limit is 65536"),
         ];
         for (text, part) in refused {
             let fact = verifying_keys(&text).expect_err(part);

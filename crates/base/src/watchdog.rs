@@ -177,7 +177,7 @@ impl LoopProgress {
         let took = now.saturating_duration_since(reported);
         if took >= SLOW_AFTER {
             let (name, work, millis) = (self.name, work.what, took.as_millis());
-            warn!(name, %work, millis, "one piece of work took long; everything behind it waited");
+            warn!(name, %work, millis, "one piece of work took long; later work waited");
         }
     }
 }

@@ -444,7 +444,7 @@ fn a_field_that_nothing_reads_is_named_and_the_rest_counts() {
     let (contents, problems) =
         read(&[entry("shop/db", database(fields)), object("WorkloadEntry", "shop/vm", workload)]);
     let told = |object: &str, field: &str| {
-        let text = "no such field is followed: it has no effect; the rest counts";
+        let text = "unknown or unsupported field: it has no effect; the rest counts";
         format!("{object}: spec.{field}: {text}")
     };
     assert_eq!(
