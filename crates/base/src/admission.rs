@@ -16,7 +16,8 @@ struct AdmissionReview<R> {
 
 /// Returns the request of an AdmissionReview.
 ///
-/// # Errors Returns an error if the text is not an AdmissionReview of the supported version.
+/// # Errors
+/// Returns an error if the text is not an AdmissionReview of the supported version.
 pub fn request<R: DeserializeOwned>(body: &[u8]) -> Result<R, String> {
     let review: AdmissionReview<R> =
         serde_json::from_slice(body).map_err(|error| format!("not an AdmissionReview: {error}"))?;

@@ -200,7 +200,8 @@ impl ListeningPort {
     /// Returns the next connection. The future may be dropped at any time without losing a
     /// connection.
     ///
-    /// # Errors Returns the error of the system. The next call pauses before it retries.
+    /// # Errors
+    /// Returns the error of the system. The next call pauses before it retries.
     pub async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr, Seat)> {
         if let Some(until) = self.rests {
             tokio::time::sleep_until(until).await;

@@ -24,14 +24,16 @@ pub type WantedFile<'a> = (PathBuf, &'a [u8], u32);
 
 /// Replaces the content of `path`. Readers see either the old or the new file, never a part.
 ///
-/// # Errors Returns the error of the system. The old file still exists.
+/// # Errors
+/// Returns the error of the system. The old file still exists.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     replace_all(&[(path.to_owned(), contents, mode)])
 }
 
 /// Replaces several related files. No file is replaced before all have been written.
 ///
-/// # Errors Returns the error of the system.
+/// # Errors
+/// Returns the error of the system.
 pub fn replace_all(files: &[WantedFile<'_>]) -> io::Result<()> {
     let beside: Vec<_> = files.iter().map(|(path, ..)| beside(path)).collect();
     let all = || beside.iter().zip(files);
@@ -48,7 +50,8 @@ pub fn replace_all(files: &[WantedFile<'_>]) -> io::Result<()> {
 
 /// Deletes a file durably.
 ///
-/// # Errors Returns the error of the system; [`ErrorKind::NotFound`] if the file does not exist.
+/// # Errors
+/// Returns the error of the system; [`ErrorKind::NotFound`] if the file does not exist.
 pub fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     sync_parent(path)
@@ -56,8 +59,9 @@ pub fn remove(path: &Path) -> io::Result<()> {
 
 /// Creates the directory `path` with these files atomically.
 ///
-/// # Errors Returns the error of the system; [`ErrorKind::DirectoryNotEmpty`] if the directory
-/// exists and is not empty.
+/// # Errors
+/// Returns the error of the system; [`ErrorKind::DirectoryNotEmpty`] if the directory exists and is
+/// not empty.
 pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -82,8 +86,8 @@ pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()>
 
 /// Opens a regular file. Opening a pipe or a device could block forever.
 ///
-/// # Errors Returns the error of the system; [`ErrorKind::InvalidInput`] if it is not a regular
-/// file.
+/// # Errors
+/// Returns the error of the system; [`ErrorKind::InvalidInput`] if it is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
@@ -93,8 +97,9 @@ pub fn open_file(path: &Path) -> io::Result<File> {
 
 /// Returns the content of a file of at most `most` bytes.
 ///
-/// # Errors Returns the error of the system; [`ErrorKind::FileTooLarge`] without reading if the
-/// file is larger.
+/// # Errors
+/// Returns the error of the system; [`ErrorKind::FileTooLarge`] without reading if the file is
+/// larger.
 pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open_file(path)?;
     let is = file.metadata()?.len();

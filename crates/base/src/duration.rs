@@ -42,7 +42,8 @@ const UNITS: [(&str, u64); 5] =
 
 /// Parses one or more whole numbers with units, largest unit first: `1h30m`.
 ///
-/// # Errors Returns a message for the user.
+/// # Errors
+/// Returns a message for the user.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration such as 30s, 90m, 1h30m or 24h");
     let mut milliseconds: u64 = 0;

@@ -13,7 +13,8 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 /// Calls `hint` whenever something in `folder` may have changed, until the returned value is
 /// dropped.
 ///
-/// # Errors Returns an error if the system cannot report changes. Then only periodic checks work.
+/// # Errors
+/// Returns an error if the system cannot report changes. Then only periodic checks work.
 pub fn watch(
     folder: &Path,
     hint: impl Fn() + Send + 'static,

@@ -27,7 +27,8 @@ pub fn label(block: &[u8]) -> Option<&[u8]> {
 
 /// Returns the DER content of the first private key in a text.
 ///
-/// # Errors Returns an error if there is no such block, or if it is encrypted or not base64.
+/// # Errors
+/// Returns an error if there is no such block, or if it is encrypted or not base64.
 pub fn private_key(pem: &[u8]) -> Result<Vec<u8>, &'static str> {
     let is_key = |block: &&[u8]| label(block).is_some_and(|label| label.ends_with(b"PRIVATE KEY"));
     let block = blocks(pem).find(is_key).ok_or("holds no private key in PEM")?;

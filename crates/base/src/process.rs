@@ -73,7 +73,8 @@ pub fn virtual_bytes_max() -> Option<u64> {
 /// Raises the limit of file descriptors to the maximum that the process may set. Returns the old
 /// and the new limit if it changed.
 ///
-/// # Errors Returns an error if the system refuses.
+/// # Errors
+/// Returns an error if the system refuses.
 pub fn raise_descriptors() -> std::io::Result<Option<(u64, Option<u64>)>> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(before) = current.filter(|current| maximum.is_none_or(|maximum| maximum > *current))

@@ -14,7 +14,8 @@ pub fn repository() -> &'static Path {
 /// Returns the number of rounds of a test with random histories: `few`, times `STRAIT_ROUNDS` if
 /// set (CONTRIBUTING.md).
 ///
-/// # Panics Panics if `STRAIT_ROUNDS` is not a number.
+/// # Panics
+/// Panics if `STRAIT_ROUNDS` is not a number.
 pub fn rounds(few: u64) -> u64 {
     few * number_from_environment("STRAIT_ROUNDS", 1)
 }
@@ -22,7 +23,8 @@ pub fn rounds(few: u64) -> u64 {
 /// Returns the seeds of a test with random histories: [`rounds`] of `few`, starting at
 /// `STRAIT_SEED` or 0.
 ///
-/// # Panics Panics if `STRAIT_SEED` or `STRAIT_ROUNDS` is not a number.
+/// # Panics
+/// Panics if `STRAIT_SEED` or `STRAIT_ROUNDS` is not a number.
 pub fn seeds(few: u64) -> Range<u64> {
     let first = number_from_environment("STRAIT_SEED", 0);
     first..first + rounds(few)

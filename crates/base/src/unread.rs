@@ -40,7 +40,8 @@ impl UnreadFields {
 
 /// Reads the `spec` of an object, which may be absent. Paths start at the object's root.
 ///
-/// # Errors Returns the path of the first invalid field and the reason.
+/// # Errors
+/// Returns the path of the first invalid field and the reason.
 pub fn read_spec<T: DeserializeOwned>(
     object: &Value,
 ) -> Result<(T, UnreadFields), (String, Error)> {
@@ -56,8 +57,9 @@ pub fn read_spec<T: DeserializeOwned>(
 
 /// Reads a value.
 ///
-/// # Errors Returns the path of the innermost invalid value, which is empty for the entire value,
-/// and the reason.
+/// # Errors
+/// Returns the path of the innermost invalid value, which is empty for the entire value, and the
+/// reason.
 fn read<T: DeserializeOwned>(value: &Value) -> Result<(T, UnreadFields), (String, Error)> {
     let notes = Notes::default();
     match T::deserialize(ValueReader { value, place: ValuePlace::Root, notes: &notes }) {

@@ -37,7 +37,8 @@ const RSA_EXPONENT_BYTES: usize = 4;
 /// Returns the keys of a set that verify tokens as the text of a set: at most 64 keys in at most 64
 /// KiB, without unneeded fields. Takes some milliseconds for many keys on elliptic curves.
 ///
-/// # Errors Returns the problem in a few hundred bytes.
+/// # Errors
+/// Returns the problem in a few hundred bytes.
 pub fn verifying_keys(text: &str) -> Result<String, String> {
     let set: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
     let Some(keys) = set.get("keys").and_then(Value::as_array) else {

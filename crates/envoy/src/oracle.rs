@@ -141,7 +141,8 @@ fn any_group(random: &mut dyn RngCore, origins: usize) -> AssignmentGroup {
 
 /// Generates an assignment and compares the direct encoding with prost's.
 ///
-/// # Panics Panics if they differ.
+/// # Panics
+/// Panics if they differ.
 pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
     let origins = [0, 0, 1, 3][random.random_range(0..4)];
     let localities = (0..random.random_range(0..7)).map(|_| any_group(random, origins)).collect();

@@ -12,7 +12,8 @@ use strait_xds::resource::{Resource, ResourceSource as _, ResourceType};
 /// Checks every resource of a proxy against the validation rules of Envoy's API. Returns the number
 /// of resources.
 ///
-/// # Panics Panics if a resource violates a rule or names a resource that does not exist.
+/// # Panics
+/// Panics if a resource violates a rule or names a resource that does not exist.
 pub fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
     let cache = Cache::default();
     let mut config = ProxyConfig::new(context, proxy, NetworkId::default(), &cache);

@@ -80,7 +80,8 @@ impl LineFile {
     /// Appends lines, which contain no line ends. If the file would exceed its limits or is
     /// damaged, it is rewritten with the lines that `kept` returns, which include the new ones.
     ///
-    /// # Errors Returns the error of the system. The next call rewrites the file.
+    /// # Errors
+    /// Returns the error of the system. The next call rewrites the file.
     pub fn append(
         &mut self,
         lines: &[String],

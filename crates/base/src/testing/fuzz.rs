@@ -68,7 +68,8 @@ fn seeds(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
 
 /// Runs each target on its corpus and on mutations of it.
 ///
-/// # Panics Panics if a target panics, takes too long, or parses nothing of its corpus.
+/// # Panics
+/// Panics if a target panics, takes too long, or parses nothing of its corpus.
 pub fn check_targets(targets: &[Target]) {
     for (name, target) in targets {
         let seeds = seeds(name);
@@ -89,7 +90,8 @@ pub fn check_targets(targets: &[Target]) {
 /// Writes the seeds of a corpus that only code can generate if `BLESS` is set. Otherwise they must
 /// exist.
 ///
-/// # Panics Panics if a seed is missing or cannot be written.
+/// # Panics
+/// Panics if a seed is missing or cannot be written.
 pub fn check_seeds(name: &str, seeds: impl IntoIterator<Item = (impl AsRef<Path>, Vec<u8>)>) {
     for (file, bytes) in seeds {
         let path = corpus(name).join(file);

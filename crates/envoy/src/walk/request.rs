@@ -38,7 +38,8 @@ impl ProbedRequest {
     /// Parses a request: `method`, a URL with or without `http://`, and headers as `NAME: VALUE`. A
     /// `tcp://` URL is a connection.
     ///
-    /// # Errors Returns a description of the first invalid part.
+    /// # Errors
+    /// Returns a description of the first invalid part.
     pub fn parse(
         text: &str,
         url: &str,

@@ -66,7 +66,7 @@ fn unmet_condition_is_reported() {
         ),
         (json!({ "prefix": "/", "headers": [header("x-user", exact("al"))] }), Some("not \"al\"")),
         (json!({ "prefix": "/", "headers": [header("n", exact("1,2"))] }), None),
-        (json!({ "prefix": "/", "headers": [header("none", exact("a"))] }), Some("is not there")),
+        (json!({ "prefix": "/", "headers": [header("none", exact("a"))] }), Some("is missing")),
         (
             json!({ "prefix": "/", "headers": [header(":method", exact("PUT"))] }),
             Some("the method"),
@@ -85,7 +85,7 @@ fn unmet_condition_is_reported() {
         ),
         (
             json!({ "prefix": "/", "headers": [{ "name": "none", "presentMatch": true }] }),
-            Some("is not there"),
+            Some("is missing"),
         ),
         (
             json!({ "prefix": "/", "headers": [{ "name": "none", "invertMatch": true, "presentMatch": true }] }),
@@ -206,11 +206,11 @@ fn request_is_parsed_as_a_client_sends_it() {
     for (method, url, header, fact) in [
         ("GET", "tcp://db", "a:b", "names no port"),
         ("G T", "a", "a:b", "method"),
-        ("GET", "ftp://a", "a:b", "ftp is none"),
-        ("GET", "http://a:0/", "a:b", "no port"),
-        ("GET", "http://u@a/", "a:b", "no user"),
-        ("GET", "/path", "a:b", "no URL"),
-        ("GET", "a", "ab", "no header"),
+        ("GET", "ftp://a", "a:b", "ftp is not"),
+        ("GET", "http://a:0/", "a:b", "not a port"),
+        ("GET", "http://u@a/", "a:b", "user name"),
+        ("GET", "/path", "a:b", "not a URL"),
+        ("GET", "a", "ab", "not a header"),
     ] {
         let error = ProbedRequest::parse(method, url, &[header.to_owned()], None);
         let error = error.expect_err("no request");

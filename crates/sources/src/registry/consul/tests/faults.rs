@@ -236,7 +236,10 @@ async fn empty_catalogue_is_accepted_after_confirmation() {
     let emptied = std::time::Instant::now();
     rig.fake.change(|state| state.services.clear());
     rig.until_board("consul/dc1", |facts| {
-        facts.trouble.as_ref().is_some_and(|trouble| trouble.reason.contains("asked again"))
+        facts
+            .trouble
+            .as_ref()
+            .is_some_and(|trouble| trouble.reason.contains("waiting for confirmation"))
     })
     .await;
     rig.until("web.service.consul", None).await;
