@@ -217,8 +217,8 @@ default those of this machine. The last known state stays in use.";
     CONSUL_ODD = "STR0323", "Consul sends invalid or excessive responses",
         "Check the response at --consul-address: curl URL/v1/catalog/services", "\
 The response is not JSON of Consul's API, exceeds a limit (64 MiB, 20,000 services, 50,000 instances of one
-service), or contains a suddenly empty catalog. An empty catalog applies after three consecutive reads. The
-last known state stays in use.";
+service), or contains a catalog that suddenly lacks most services. Such a catalog applies only if a second
+response, some seconds later, confirms it. The last known state stays in use.";
 
     /// The server in `configSources`.
     MCP_UNREACHABLE = "STR0330", "a config source is unreachable",

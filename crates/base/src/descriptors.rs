@@ -276,8 +276,8 @@ mod tests {
         port.rests = Some(before + rest);
         let address = port.listener.local_addr().expect("bound");
         let (accepted, _peer) = tokio::join!(port.accept(), TcpStream::connect(address));
-        accepted.expect("it goes on");
+        accepted.expect("it accepts again");
         assert!(before.elapsed() >= rest, "after its rest");
-        assert_eq!(port.pause, PAUSE.0, "all is well again");
+        assert_eq!(port.pause, PAUSE.0, "the pause is reset");
     }
 }

@@ -75,9 +75,9 @@ mod tests {
             }
             of_reading.push(event);
         }
-        assert!(!of_reading.is_empty(), "the system tells of reading");
+        assert!(!of_reading.is_empty(), "the system reports reading");
         assert!(!of_reading.iter().any(may_change), "{of_reading:?}");
-        hints.recv_timeout(LIMIT).expect("writing is told");
+        hints.recv_timeout(LIMIT).expect("writing is reported");
         fs::rename(folder.path().join("other"), &file).expect("renamed");
         loop {
             let event = events.recv_timeout(LIMIT).expect("an event in time");

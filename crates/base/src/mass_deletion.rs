@@ -211,11 +211,11 @@ mod tests {
         assert!(!guard.admits("pods", 10, 0, at(0)));
         let told: Vec<_> = guard.waiting().map(|(of, doubt)| format!("{of} {doubt}")).collect();
         assert_eq!(told, ["pods has 0 of 10 known objects; waiting for confirmation"]);
-        assert!(!guard.admits("pods", 10, 0, at(1)), "that was on its way already");
+        assert!(!guard.admits("pods", 10, 0, at(1)), "that list was already in transit");
         assert!(!guard.admits("nodes", 3, 1, at(1)), "each for itself");
-        assert!(guard.admits("pods", 10, 1, at(3)), "as good as the same");
-        assert!(guard.admits("nodes", 3, 3, at(4)), "it was a fault");
-        assert!(!guard.admits("nodes", 3, 0, at(9)), "and the next one is another");
+        assert!(guard.admits("pods", 10, 1, at(3)), "a confirmation");
+        assert!(guard.admits("nodes", 3, 3, at(4)), "a fault");
+        assert!(!guard.admits("nodes", 3, 0, at(9)), "another doubt");
         assert_eq!((guard.waiting().count(), guard.doubted()), (1, 3));
         guard.forget(&"nodes");
         assert_eq!(guard.waiting().count(), 0);

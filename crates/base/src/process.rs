@@ -112,11 +112,11 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn usage_of_this_process_is_reported() {
-        let usage = ProcessUsage::now().expect("Linux says so");
+        let usage = ProcessUsage::now().expect("Linux reports it");
         assert!(usage.resident_bytes > 1 << 20 && usage.virtual_bytes >= usage.resident_bytes);
         let age = since_epoch(SystemTime::now()).checked_sub(usage.began).expect("it has begun");
         assert!(age < Duration::from_secs(24 * 3600), "{age:?}");
-        let open = descriptors_open().expect("Linux says so");
+        let open = descriptors_open().expect("Linux reports it");
         let more = std::fs::File::open("/dev/null").expect("it opens");
         // Other tests open and close descriptors meanwhile, but do not only close them.
         assert!(open > 2 && descriptors_max().is_none_or(|most| open < most), "{open}");

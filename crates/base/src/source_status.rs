@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(
             facts.state(at(59), contact_timeout),
             SourceState::Live,
-            "a reconnect is no news"
+            "a reconnect is not a change"
         );
         assert_eq!(facts.state(at(60), contact_timeout), SourceState::Stale);
         assert_eq!((facts.failures, facts.last_contact), (2, Some(at(40))));
@@ -448,7 +448,7 @@ mod tests {
         let mut reader = facts();
         reader.failed(at(1300), "refused".into(), &codes::CONSUL_UNREACHABLE);
         source_statuses.report(&restored, &reader);
-        assert_eq!(source_statuses.waiting_for(), [other], "nothing newer is to be had of it");
+        assert_eq!(source_statuses.waiting_for(), [other], "it has no newer data");
         let facts = source_statuses.lines().borrow()[&restored].clone();
         let state = facts.state(at(1300), Duration::ZERO);
         assert_eq!(

@@ -165,7 +165,7 @@ pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
         0 => assert_eq!(written, expected.encode_to_vec()),
         _ => assert_eq!(written.len(), expected.encoded_len()),
     }
-    assert_eq!(written.len(), written.capacity(), "nothing is kept that is not used");
+    assert_eq!(written.len(), written.capacity(), "no spare capacity");
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ fn no_mode_is_stated_if_no_endpoint_could_accept_mtls() {
 #[test]
 fn endpoints_that_could_accept_mtls_but_do_not_state_their_mode() {
     let given = given(vec![endpoint("10.0.0.1"), plain("10.0.0.2"), unknown("10.0.0.3")]);
-    assert_eq!(metadata(&given), 4, "two, each with the name of what is matched");
+    assert_eq!(metadata(&given), 4, "two entries, each with the name of the match");
     let found = by_mtls(&given.cluster, &given.assignment);
     assert_eq!(found.into_values().collect::<Vec<_>>(), [true, false, false]);
     let matches = given.cluster["transport_socket_matches"].as_array().expect("a list");
@@ -169,9 +169,9 @@ fn library_uses_mtls_for_all_endpoints_of_a_service_or_none() {
     assert!(given.cluster["transport_socket_matches"].is_null(), "refused: {}", given.cluster);
     assert!(tls["tls_params"].is_null() && tls["alpn_protocols"].is_null(), "refused: {tls}");
     let validation = &tls["combined_validation_context"]["default_validation_context"];
-    let names = validation["match_subject_alt_names"].as_array().expect("who may answer");
+    let names = validation["match_subject_alt_names"].as_array().expect("accepted servers");
     assert!(!names.is_empty() && validation["match_typed_subject_alt_names"].is_null());
-    assert_eq!(addresses(&given.assignment), ["10.0.0.1"], "in plain text it is not reached");
+    assert_eq!(addresses(&given.assignment), ["10.0.0.1"], "plain-text endpoints are omitted");
 
     let given = Given::to(&library(false), &mixed);
     assert!(given.cluster["transport_socket"].is_null(), "{}", given.cluster);
@@ -188,7 +188,10 @@ fn assignment_for_a_library_has_the_required_fields() {
     let given = Given::to(&library(false), &mesh_of(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]));
     for group in given.assignment["endpoints"].as_array().expect("localities") {
         assert!(group["locality"].is_object(), "refused without an id: {group}");
-        assert!(group["load_balancing_weight"].as_u64() > Some(0), "left out otherwise: {group}");
+        assert!(
+            group["load_balancing_weight"].as_u64() > Some(0),
+            "omitted without a weight: {group}"
+        );
         assert!(group["metadata"].is_null());
     }
     assert!(!given.assignment.to_string().contains("metadata"), "{}", given.assignment);
@@ -212,7 +215,7 @@ fn library_finds_listeners_by_dialled_and_listening_names() {
         "WEB:80",
     ] {
         let found = named(&client, name).unwrap_or_else(|| panic!("nothing for {name}"));
-        assert_eq!(found["name"], name, "under the name that was asked for");
+        assert_eq!(found["name"], name, "under the requested name");
         let route = &found["api_listener"]["api_listener"]["rds"]["route_config_name"];
         assert_eq!(route, NAME);
     }
@@ -378,9 +381,9 @@ fn client_with_half_of_a_change_uses_the_right_mode_for_every_endpoint() {
             assert_eq!(by_mtls(&held.cluster, &new.assignment), takes_it(&now));
             assert_eq!(by_mtls(&new.cluster, &held.assignment), takes_it(&before));
             assert_eq!(held.cluster, new.cluster);
-            assert!(changes.services().is_empty(), "it costs the assignment alone");
+            assert!(changes.services().is_empty(), "only the assignment changes");
         } else if known(&before) != known(&now) {
-            assert!(!changes.services().is_empty(), "upstream clusters are made anew");
+            assert!(!changes.services().is_empty(), "upstream clusters change");
         }
         (before, held) = (now, new);
     }
@@ -415,7 +418,7 @@ fn served_under(server: &Proxy, policies: &[(&str, Value)]) -> Value {
 fn guards(listener: &Value) -> Vec<(String, String, Vec<String>)> {
     let chain = &listener["default_filter_chain"];
     let filters = chain["filters"][0]["typed_config"]["http_filters"].as_array().expect("filters");
-    let (last, guards) = filters.split_last().expect("one that answers");
+    let (last, guards) = filters.split_last().expect("a responding filter");
     assert_eq!(last["name"], "envoy.filters.http.router");
     let guard = |one: &Value| {
         let text = |value: &Value| value.as_str().unwrap_or("ALLOW").to_owned();

@@ -1124,7 +1124,7 @@ fn check(
         if let Some(reach) = &reached
             && !reach.contains(proxy.namespace())
         {
-            assert_eq!(seen, nothing, "{place}: who isn't reached sees nothing, {proxy:?}");
+            assert_eq!(seen, nothing, "{place}: an unreached proxy is affected: {proxy:?}");
             count.not_reached += 1;
         }
         let guarded_otherwise = changes.is_of_access() && !same_access([before, now], stand);
@@ -1144,7 +1144,7 @@ fn check(
             for one in &differing {
                 assert!(
                     is_told(&seen, changes, proxy.is_proxyless(), one),
-                    "{place}: {one:?} is told to nobody at {proxy:?}"
+                    "{place}: no notification of {one:?} at {proxy:?}"
                 );
             }
         }
@@ -1236,7 +1236,7 @@ fn target_port_changes_affect_only_the_pods_behind_them() {
         seen.iter().map(|one| (**one).clone()).collect::<Vec<_>>(),
         [own, SeenChanges::default(), SeenChanges::default()]
     );
-    assert!(Arc::ptr_eq(&clusters, &outbound(&now)), "what is the same is kept as it is");
+    assert!(Arc::ptr_eq(&clusters, &outbound(&now)), "an unchanged list is reused");
 }
 
 #[test]
@@ -1267,5 +1267,5 @@ fn proxies_that_cannot_see_a_service_are_not_compared() {
     let mut groups = Groups::new(&lens);
     assert!(!groups.seen_from(&stands[0]).lists.is_empty());
     assert_eq!(*groups.seen_from(&stands[1]), SeenChanges::default());
-    assert_eq!(groups.seen.len(), 1, "only those that see it are asked about");
+    assert_eq!(groups.seen.len(), 1, "only proxies that see the service are compared");
 }

@@ -181,7 +181,7 @@ fn allow_without_rules_denies_and_path_rules_merge_slashes() {
     let listener =
         inbound_listener(vec![port("http", 80, 8080)], &[("AuthorizationPolicy", paths)]);
     let manager = &filters(&listener, 8080)[0]["typed_config"];
-    assert_eq!(manager["merge_slashes"], true, "two slashes are no way around a rule on paths");
+    assert_eq!(manager["merge_slashes"], true, "repeated slashes do not bypass a rule on paths");
 }
 
 /// 4.3: endpoints whose workloads accept no mTLS are reached in plain text, and only their

@@ -55,22 +55,22 @@ const A: &str = "mesh.example/ns/shop/sa/a";
 /// elsewhere.
 const FLAWS: [Case; 12] = [
     Case {
-        name: "F-1: a dry run of CUSTOM changes no answer",
+        name: "F-1: a dry run of CUSTOM changes no response",
         policies: r#"{"CUSTOM tried": [{}]}"#,
         asked: &[("plain", "GET /", "", 200)],
     },
     Case {
-        name: "F-1: CUSTOM that can ask nobody denies",
+        name: "F-1: CUSTOM without a usable provider denies",
         policies: r#"{"CUSTOM": [{}]}"#,
         asked: &[("plain", "GET /", "", 403)],
     },
     Case {
-        name: "F-3: DENY goes without what can't be read",
+        name: "F-3: DENY applies without an unreadable field",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}], "when": [{"key": "nobody.knows", "values": ["x"]}]}]}"#,
         asked: &[("plain", "GET /admin", "", 403), ("plain", "GET /", "", 200)],
     },
     Case {
-        name: "F-4: one bad value makes DENY no narrower",
+        name: "F-4: one invalid value does not narrow DENY",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["192.0.2.0/24", "nonsense"]}}], "to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
         asked: &[("plain", "GET /admin", "", 403), ("plain", "GET /", "", 200)],
     },
@@ -80,7 +80,7 @@ const FLAWS: [Case; 12] = [
         asked: &[("plain", "GET /", "", 403), (A, "GET /", "", 403)],
     },
     Case {
-        name: "F-7: namespace and trust domain are both asked for",
+        name: "F-7: namespace and trust domain must both match",
         policies: r#"{"ALLOW": [{"from": [{"source": {"namespaces": ["shop"], "trustDomains": ["mesh.example"]}}]}]}"#,
         asked: &[
             (A, "GET /", "", 200),
@@ -118,7 +118,7 @@ const FLAWS: [Case; 12] = [
         ],
     },
     Case {
-        name: "F-21: a host is kept out in every form",
+        name: "F-21: a host is denied in every form",
         policies: r#"{"DENY": [{"to": [{"operation": {"hosts": ["a.example"]}}]}]}"#,
         asked: &[
             ("plain", "GET /", "host: a.example", 403),
@@ -131,7 +131,7 @@ const FLAWS: [Case; 12] = [
         ],
     },
     Case {
-        name: "F-21: the end of a host likewise",
+        name: "F-21: a host suffix is denied in every form",
         policies: r#"{"DENY": [{"to": [{"operation": {"hosts": ["*.example"]}}]}]}"#,
         asked: &[
             ("plain", "GET /", "host: x.EXAMPLE.:80", 403),
@@ -139,12 +139,12 @@ const FLAWS: [Case; 12] = [
         ],
     },
     Case {
-        name: "F-22: a connection that is denied is told nothing by the workload",
+        name: "F-22: a denied connection receives nothing from the workload",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["127.0.0.0/8"]}}]}]}"#,
         asked: &[("bytes", "GET /", "", 0)],
     },
     Case {
-        name: "F-23: DENY by identity sees nobody in plain text, which a finding tells (STR0825)",
+        name: "F-23: DENY by identity matches no plain-text client, which STR0825 reports",
         policies: r#"{"DENY": [{"from": [{"source": {"principals": ["mesh.example/ns/shop/sa/a"]}}]}]}"#,
         asked: &[
             (A, "GET /", "", 403),
@@ -176,7 +176,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2021-39156: a fragment is no part of a path",
+        name: "CVE-2021-39156: a fragment is not part of a path",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
         asked: &[("plain", "GET /admin#x", "", 400), ("plain", "GET /#/admin", "", 400)],
     },
@@ -191,7 +191,7 @@ const VULNERABILITIES: [Case; 18] = [
         asked: &[("plain", "GET /", "host: Httpbin.Foo", 403)],
     },
     Case {
-        name: "a host with what is no port, among others, in the line of the request, and under its other name",
+        name: "hosts with an invalid port, repeated hosts, hosts in the request line and in :authority",
         policies: r#"{"DENY": [
             {"to": [{"operation": {"hosts": ["a.example", "c.example:8080"]}}]},
             {"when": [{"key": "request.headers[host]", "values": ["d.example"]}]}
@@ -213,7 +213,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "an allowed host is allowed alone",
+        name: "an allowed host is the only allowed one",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"hosts": ["a.example"]}}]}]}"#,
         asked: &[
             ("plain", "GET /", "host: A.example.:80", 200),
@@ -234,7 +234,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2026-26308: the header as a whole is allowed",
+        name: "CVE-2026-26308: only the entire header is allowed",
         policies: r#"{"ALLOW": [{"when": [{"key": "request.headers[X-Role]", "values": ["admin"]}]}]}"#,
         asked: &[
             ("plain", "GET /", "x-role: admin", 200),
@@ -245,7 +245,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2026-39350: names are no expressions",
+        name: "CVE-2026-39350: namespaces are not regular expressions",
         policies: r#"{"ALLOW": [{"from": [{"source": {"namespaces": ["a.b"]}}]}]}"#,
         asked: &[
             ("mesh.example/ns/a.b/sa/x", "GET /", "", 200),
@@ -253,7 +253,7 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2026-39350: nor are those of accounts",
+        name: "CVE-2026-39350: accounts are not regular expressions",
         policies: r#"{"ALLOW": [{"from": [{"source": {"serviceAccounts": ["shop/a.b"]}}]}]}"#,
         asked: &[
             ("mesh.example/ns/shop/sa/a.b", "GET /", "", 200),
@@ -262,12 +262,12 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "CVE-2022-39388: nobody is trusted for calling from loopback",
+        name: "CVE-2022-39388: clients on loopback are not trusted",
         policies: r#"{"ALLOW": [{"from": [{"source": {"principals": ["*"]}}]}]}"#,
         asked: &[("plain", "GET /", "x-forwarded-for: 127.0.0.1", 403), (A, "GET /", "", 200)],
     },
     Case {
-        name: "a verb is itself in its own case alone",
+        name: "a denied method is case-sensitive",
         policies: r#"{"DENY": [{"to": [{"operation": {"methods": ["GET"]}}]}]}"#,
         asked: &[
             ("plain", "GET /", "", 403),
@@ -279,12 +279,12 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "a verb that is allowed is allowed in its own case",
+        name: "an allowed method is case-sensitive",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"methods": ["GET"]}}]}]}"#,
         asked: &[("plain", "h2 GET /", "", 200), ("plain", "h2 get /", "", 403)],
     },
     Case {
-        name: "all that a template may have is a template to Envoy",
+        name: "Envoy accepts all characters of a path template",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/a-b.c_d~e!$&'()+,;=:@%20/{*}", "/t/{*}/", "/u/{**}"]}}]}]}"#,
         asked: &[
             ("plain", "GET /a-b.c_d~e!$&'()+,;=:@%20/x", "", 403),
@@ -294,22 +294,22 @@ const VULNERABILITIES: [Case; 18] = [
         ],
     },
     Case {
-        name: "an address of IPv4 in the form of IPv6",
+        name: "an IPv4 address in IPv6 format",
         policies: r#"{"DENY": [{"from": [{"source": {"ipBlocks": ["::ffff:127.0.0.0/104"]}}]}]}"#,
         asked: &[("plain", "GET /", "", 403)],
     },
     Case {
-        name: "TCP in place of HTTP: DENY by path denies what has none",
+        name: "TCP instead of HTTP: DENY by path denies connections",
         policies: r#"{"DENY": [{"to": [{"operation": {"paths": ["/admin"]}}]}]}"#,
         asked: &[("bytes", "GET /", "", 0), ("plain", "GET /", "", 200)],
     },
     Case {
-        name: "TCP in place of HTTP: ALLOW by path allows no connection",
+        name: "TCP instead of HTTP: ALLOW by path allows no connection",
         policies: r#"{"ALLOW": [{"to": [{"operation": {"paths": ["/*"]}}]}]}"#,
         asked: &[("bytes mesh.example/ns/shop/sa/a", "GET /", "", 0), ("plain", "GET /", "", 200)],
     },
     Case {
-        name: "an account of another trust domain is another",
+        name: "an account in another trust domain is a different one",
         policies: r#"{"ALLOW": [{"from": [{"source": {"principals": ["cluster.local/ns/shop/sa/a"]}}]}]}"#,
         asked: &[
             (A, "GET /", "", 200),
@@ -324,7 +324,7 @@ const VULNERABILITIES: [Case; 18] = [
 /// increasing strength.
 const SETTINGS: [Case; 7] = [
     Case {
-        name: "TLS 1.2 is taken where nothing is said",
+        name: "TLS 1.2 is accepted by default",
         policies: r#"{}"#,
         asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 200)],
     },
@@ -339,12 +339,12 @@ const SETTINGS: [Case; 7] = [
     },
     Case {
         // The TLS 1.2 client only supports AES-GCM and ChaCha20.
-        name: "ciphers that a client of TLS 1.2 has none of",
+        name: "ciphers that a TLS 1.2 client does not support",
         policies: r#"{"MTLS": {"cipherSuites": ["ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA"]}}"#,
         asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 0)],
     },
     Case {
-        name: "NONE: a path is what is written",
+        name: "NONE: a path is matched as written",
         policies: r#"{"NORMALIZATION": "NONE", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
         asked: &[
             ("plain", "GET /admin", "", 403),
@@ -355,7 +355,7 @@ const SETTINGS: [Case; 7] = [
         ],
     },
     Case {
-        name: "BASE: dots are resolved, and what need not be escaped isn't",
+        name: "BASE: dots are resolved and unreserved characters unescaped",
         policies: r#"{"NORMALIZATION": "BASE", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
         asked: &[
             ("plain", "GET /admin", "", 403),
@@ -367,7 +367,7 @@ const SETTINGS: [Case; 7] = [
         ],
     },
     Case {
-        name: "MERGE_SLASHES: several slashes are one, and escaped ones none",
+        name: "MERGE_SLASHES: repeated slashes are merged, escaped ones are not",
         policies: r#"{"NORMALIZATION": "MERGE_SLASHES", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
         asked: &[
             ("plain", "GET /x/../admin", "", 403),
@@ -604,9 +604,9 @@ async fn real_envoys_select_routes_by_token_claims() {
     let admin = json!({ "sub": "x", "group": "admin", "tenant": "shop-1" });
     let cases = [
         (String::new(), 204, "nobody"),
-        (token(&a, json!({ "sub": "x" })), 205, "somebody of whom nothing else is known"),
+        (token(&a, json!({ "sub": "x" })), 205, "a subject without other claims"),
         (token(&a, admin.clone()), 201, "both claims in one token"),
-        (token(&b, admin), 201, "in one of another issuer"),
+        (token(&b, admin), 201, "both claims in a token of another issuer"),
         (
             token(&a, json!({ "sub": "x", "group": "admin" }))
                 + &token(&b, json!({ "sub": "x", "tenant": "shop-1" })),
@@ -616,18 +616,22 @@ async fn real_envoys_select_routes_by_token_claims() {
         (
             token(&a, json!({ "sub": "x", "group": ["user", "admin"], "tenant": "shop-1" })),
             201,
-            "one of a list",
+            "one element of a list",
         ),
-        (token(&a, json!({ "sub": "x", "group": "admin", "tenant": "pay" })), 205, "one of two"),
-        (token(&a, json!({ "sub": "x", "realm.access": { "roles": ["buyer"] } })), 202, "deeper"),
-        (token(&a, json!({ "sub": "x", "areas": "south north" })), 203, "a list in a text"),
-        (token(&a, json!({ "sub": "x", "areas": "southnorth" })), 205, "no list in a text"),
-        ("x-a: nonsense".to_owned(), 401, "no token"),
         (
-            "@request.auth.claims.group: admin".to_owned(),
-            400,
-            "a header that is called like a claim",
+            token(&a, json!({ "sub": "x", "group": "admin", "tenant": "pay" })),
+            205,
+            "one of two claims",
         ),
+        (token(&a, json!({ "sub": "x", "realm.access": { "roles": ["buyer"] } })), 202, "deeper"),
+        (token(&a, json!({ "sub": "x", "areas": "south north" })), 203, "a list in a string"),
+        (
+            token(&a, json!({ "sub": "x", "areas": "southnorth" })),
+            205,
+            "a string without a separator",
+        ),
+        ("x-a: nonsense".to_owned(), 401, "no token"),
+        ("@request.auth.claims.group: admin".to_owned(), 400, "a header with the name of a claim"),
     ];
     let clients = MeshClients::new(Authority::new());
     for envoy in envoys() {

@@ -126,7 +126,7 @@ fn providers_are_queried_first_each_after_its_own_rules() {
     assert_eq!(service["timeout"], "600s");
     let web = &found[3]["typed_config"];
     assert_eq!(web["status_on_error"]["code"], "ServiceUnavailable");
-    assert_eq!(web["failure_mode_allow"], Value::Null, "closed unless told");
+    assert_eq!(web["failure_mode_allow"], Value::Null, "fails closed by default");
     assert_eq!(web["with_request_body"]["max_request_bytes"], 9);
     let token = json!([{ "exact": "x-token", "ignore_case": true }]);
     assert_eq!(web["allowed_headers"]["patterns"], token);
@@ -274,10 +274,10 @@ fn sidecar_without_the_provider_keeps_its_cluster() {
     let (context, proxy) = asked(vec![asks("r", "rpc", json!([{ "paths": ["/r"] }]))], [scoped()]);
     let clusters = held(&context, &proxy, ResourceType::Cluster);
     let of_opa: Vec<_> = clusters.keys().filter(|name| name.contains("opa.authz")).collect();
-    assert_eq!(of_opa, [name], "the port that is asked, and no other");
+    assert_eq!(of_opa, [name], "only the port of the provider");
     let (context, proxy) = asked(vec![], [scoped()]);
     let clusters = held(&context, &proxy, ResourceType::Cluster);
-    assert!(!clusters.contains_key(name), "nobody is asked");
+    assert!(!clusters.contains_key(name), "no provider is queried");
 }
 
 /// Proxies that query a provider receive changes of its service, whatever Sidecars they follow.

@@ -190,7 +190,7 @@ impl Client {
             if matches!(kind, ResourceType::Listener | ResourceType::Route) {
                 for upstream in asked(one, "cluster") {
                     let there = self.held.contains_key(&(ResourceType::Cluster, upstream.clone()));
-                    assert!(there, "{step}: {name} leads to {upstream}");
+                    assert!(there, "{step}: {name} references {upstream}");
                 }
             }
         }

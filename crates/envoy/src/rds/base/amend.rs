@@ -99,7 +99,7 @@ impl RouteBase {
     #[cfg(test)]
     pub(crate) fn made_beyond(&self, other: &Self) -> usize {
         let is_others = |one: &Arc<_>| other.chunks.iter().any(|other| Arc::ptr_eq(one, other));
-        assert!(Arc::ptr_eq(&self.addresses, &other.addresses), "addresses are kept");
+        assert!(Arc::ptr_eq(&self.addresses, &other.addresses), "addresses are shared");
         self.chunks.iter().filter(|one| !is_others(one)).count()
     }
 

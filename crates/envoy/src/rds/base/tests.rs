@@ -90,7 +90,7 @@ fn conflicts_of_short_names_are_resolved_like_from_scratch() {
         ("nothing else", vec![], "web web.shop web.shop.svc"),
         ("an older host", vec![called("web", "bank", 1)], "web.shop web.shop.svc"),
         ("a younger host", vec![called("web", "bank", 9)], "web web.shop web.shop.svc"),
-        ("one of its namespace", vec![called("WEB", "shop", 9)], "web.shop web.shop.svc"),
+        ("a host in its namespace", vec![called("WEB", "shop", 9)], "web.shop web.shop.svc"),
         ("another short form", vec![called("web.shop", "shop", 9)], "web web.shop.svc"),
         ("of elsewhere", vec![called("web.shop", "bank", 9)], "web web.shop web.shop.svc"),
         (
@@ -99,7 +99,7 @@ fn conflicts_of_short_names_are_resolved_like_from_scratch() {
             &format!("web web.shop web.shop.svc {www} www www.shop www.shop.svc"),
         ),
         (
-            "an alias whose short name is another's",
+            "an alias whose short name belongs to another host",
             vec![alias(), called("www", "shop", 1)],
             &format!("web web.shop web.shop.svc {www} www.shop www.shop.svc"),
         ),

@@ -117,7 +117,7 @@ fn history_of_editions(seed: u64, tried: &mut Tried, seen: &mut Seen) {
             if is_alone && !is_its {
                 assert!(
                     before == watcher.held && had == tried.in_part,
-                    "{place}: told of another's"
+                    "{place}: notified of another cluster's objects"
                 );
             }
             seen.told += usize::from(is_alone && is_its && had != tried.in_part);

@@ -161,7 +161,11 @@ fn an_edit_sends_the_tables_that_differ_and_no_more() {
     assert_eq!(routes(&seen), ["pay: 80", "shop: 80", "web: 80"]);
     let seen = mesh.edit("2", spec(&["a"], "2s", nothing())).expect("it differs");
     assert_eq!(routes(&seen), ["pay: 80", "shop: 80", "web: 80"]);
-    assert_eq!(mesh.edit("3", spec(&["a"], "2s", nothing())), None, "the same in another version");
+    assert_eq!(
+        mesh.edit("3", spec(&["a"], "2s", nothing())),
+        None,
+        "equal content in another version"
+    );
     let seen = mesh.edit("4", spec(&["a", "b.pay.svc.cluster.local"], "2s", nothing()));
     let seen = seen.expect("it differs");
     // A host without port 80 also has a route there.
@@ -184,7 +188,7 @@ fn only_those_hear_who_see_the_object() {
     assert_eq!(routes(&seen), ["shop: 80"]);
     let of = |namespace: &str| json!({ "http": [{ "match": [{ "sourceNamespace": namespace }], "route": [{ "destination": { "host": "b.pay" } }] }] });
     let seen = mesh.edit("3", spec(&["a"], "", of("web"))).expect("it differs");
-    assert_eq!(routes(&seen), ["shop: 80", "web: 80"], "shop has lost its own");
+    assert_eq!(routes(&seen), ["shop: 80", "web: 80"], "shop no longer has its own rules");
 }
 
 #[test]
@@ -195,13 +199,17 @@ fn edit_of_rules_for_one_namespace_affects_no_other_namespace() {
     };
     let mut reached = |version: &str, spec: Value| {
         mesh.edit(version, spec).expect("it differs");
-        let (_, reach) = mesh.last.take().expect("it was looked at");
+        let (_, reach) = mesh.last.take().expect("a comparison");
         reach.map(|all| all.iter().map(|one| one.to_string()).collect::<Vec<_>>())
     };
     let some = |all: &[&str]| Some(all.iter().map(|one| one.to_string()).collect());
     assert_eq!(reached("1", of("1s", &["."])), some(&["shop"]));
     assert_eq!(reached("2", of("2s", &["."])), some(&["shop"]));
-    assert_eq!(reached("3", of("2s", &["web"])), some(&["shop", "web"]), "shop has lost it");
+    assert_eq!(
+        reached("3", of("2s", &["web"])),
+        some(&["shop", "web"]),
+        "shop no longer has the rules"
+    );
     assert_eq!(reached("4", of("2s", &["*"])), None);
     assert_eq!(reached("5", of("1s", &["*"])), None);
 }
@@ -227,12 +235,12 @@ fn handling_of_requests_is_distinguished_from_sources_and_destinations() {
         ("one more rule", true, &|spec| {
             spec["http"].as_array_mut().expect("a list").insert(0, rule.clone());
         }),
-        ("where it leads", false, &|spec| spec["http"][0]["route"][1] = to("db", 10)),
-        ("which port it leads to", false, &|spec| {
+        ("the destination", false, &|spec| spec["http"][0]["route"][1] = to("db", 10)),
+        ("the port of the destination", false, &|spec| {
             spec["http"][0]["route"][0]["destination"] = json!({ "host": "a" });
         }),
         ("for which namespaces", false, &|spec| spec["exportTo"] = json!(["."])),
-        ("for requests of a namespace", false, &|spec| {
+        ("the source namespace", false, &|spec| {
             spec["http"][0]["match"] = from_web.clone();
         }),
         ("connections", false, &|spec| spec["tcp"][0]["match"][0]["port"] = 5433.into()),
@@ -245,15 +253,15 @@ fn handling_of_requests_is_distinguished_from_sources_and_destinations() {
     };
     let base_of_senders = with(&|spec| spec["http"] = from("web", "shop"));
     let of_others: (&str, bool, SpecEdit<'_>) =
-        ("whose requests lead where", false, &|spec| spec["http"] = from("shop", "web"));
+        ("the sources of two destinations", false, &|spec| spec["http"] = from("shop", "web"));
     let all = edits.map(|edit| (edit, &base)).into_iter().chain([(of_others, &base_of_senders)]);
     for ((what, expected, edit), base) in all {
         let mut mesh = Edited::new();
         mesh.edit("1", base.clone()).expect("it is new");
-        let (rules, _) = mesh.last.take().expect("it was looked at");
-        assert!(!rules.is_of_requests_alone, "there was no such object before");
+        let (rules, _) = mesh.last.take().expect("a comparison");
+        assert!(!rules.is_of_requests_alone, "the object did not exist before");
         mesh.edit("2", with(edit)).expect(what);
-        let (rules, _) = mesh.last.take().expect("it was looked at");
+        let (rules, _) = mesh.last.take().expect("a comparison");
         assert_eq!(rules.is_of_requests_alone, expected, "{what}");
     }
 }
@@ -281,9 +289,9 @@ fn routes_to_an_alias_change_with_its_target() {
         let of_80 = |seen: &SeenChanges| seen.routes.iter().any(|name| &**name == "80");
         NAMESPACES.iter().filter(|namespace| of_80(&seen[**namespace])).count()
     };
-    let seen = mesh.rename("a.shop").expect("it stands for another");
+    let seen = mesh.rename("a.shop").expect("another target");
     assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
-    let seen = mesh.rename("db.shop").expect("it stands for another");
+    let seen = mesh.rename("db.shop").expect("another target");
     assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
 }
 
@@ -305,7 +313,7 @@ fn library_is_notified_of_its_routes_and_their_destinations() {
     assert_eq!(mesh.edit("2", spec(&["a"], "", leading)), None, "it waits for its subset");
     let due = mesh.mesh.expire(Instant::now()).expect("its time is set");
     mesh.mesh.expire(due);
-    mesh.seen().expect("it is in force");
+    mesh.seen().expect("it is active");
     // A DestinationRule in one namespace gives its clients the subset of another namespace's
     // service to which they are routed.
     let subsets = json!({ "host": host, "subsets": [{ "name": "one", "labels": { "v": "1" } }] });
@@ -353,11 +361,11 @@ fn edit_regenerates_few_chunks_of_a_route_configuration() {
     for (version, timeout) in [("2", "2s"), ("3", "3s"), ("4", "4s")] {
         let [shop, others] = ["shop", ""].map(|namespace| base(&mesh, namespace));
         let seen = mesh.edit(version, private(timeout)).expect("it differs");
-        assert_eq!(routes(&seen), ["shop: 80 8080"], "80 has hosts of rules as well");
+        assert_eq!(routes(&seen), ["shop: 80 8080"], "port 80 also has hosts that only rules name");
         let [now, others_now] = ["shop", ""].map(|namespace| base(&mesh, namespace));
         assert!(Arc::ptr_eq(&others, &others_now), "nothing differs for them");
         let made = now.made_beyond(&shop);
-        assert!((1..=now.made_most()).contains(&made), "{made} chunks were made");
+        assert!((1..=now.made_most()).contains(&made), "{made} new chunks");
         for namespace in ["shop", "pay"] {
             let [kept, fresh] =
                 [&mesh.kept, &Cache::default()].map(|cache| route_of(&mesh, cache, namespace));
@@ -438,15 +446,15 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     assert_eq!(
         mesh.mesh.expire(start + (due - start) / 2),
         Some(due),
-        "it has no more time for that"
+        "the deadline does not change"
     );
     let both = json!([{ "name": "v1" }, { "name": "v2" }]);
     mesh.write("DestinationRule", "a", json!({ "spec": rule(both) }));
     mesh.hear();
-    assert_eq!(mesh.mesh.expire(due), None, "nothing of it is due before a version has the subset");
+    assert_eq!(mesh.mesh.expire(due), None, "no deadline before a version has the subset");
     let seen = mesh.seen().expect("it differs");
     assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
-    assert_eq!(led(&mesh), ["v1"], "the subset goes ahead");
+    assert_eq!(led(&mesh), ["v1"], "the subset is published first");
     mesh.mesh.expire(start);
     let seen = mesh.seen().expect("it differs");
     assert!(seen.values().all(|seen| !seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
@@ -459,7 +467,7 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     let left = mesh.mesh.expire(due).expect("v1 was left, and v3 is awaited");
     mesh.mesh.expire(left);
     mesh.mesh.expire(left + Duration::from_secs(1));
-    mesh.seen().expect("it is in force");
+    mesh.seen().expect("it is active");
     assert_eq!(led(&mesh), ["v3"]);
     mesh.edit("4", to("v4")).expect("at once");
     assert_eq!(led(&mesh), ["v4"]);
@@ -469,13 +477,13 @@ fn a_route_waits_a_while_for_the_subset_that_it_leads_to() {
     assert_eq!(led(&mesh), ["v4"]);
     let mut now = left + Duration::from_secs(1);
     mesh.mesh.expire(now);
-    mesh.seen().expect("what leads there");
+    mesh.seen().expect("the route");
     assert_eq!(led(&mesh), ["v6"]);
     while let Some(next) = mesh.mesh.expire(now) {
         now = next;
     }
-    mesh.seen().expect("what was left is gone");
-    assert_eq!(mesh.edit("6", to("v5")), None, "now one does again");
+    mesh.seen().expect("the removed subset");
+    assert_eq!(mesh.edit("6", to("v5")), None, "a route waits again");
 }
 
 #[test]
@@ -511,8 +519,8 @@ fn rules_for_a_host_below_a_wildcard_service_are_in_the_routes_of_its_ports() {
     {
         assert_eq!(routes(&mesh.edit(version, what).expect("it differs")), all, "edit {version}");
     }
-    let seen = mesh.edit("4", of("y.elsewhere.example", "2s")).expect("the other has gone");
-    assert_eq!(routes(&seen), all, "it has gone");
+    let seen = mesh.edit("4", of("y.elsewhere.example", "2s")).expect("the other host was removed");
+    assert_eq!(routes(&seen), all, "it was removed");
     assert_eq!(routes(&mesh.edit("5", below("2s")).expect("it differs")), all, "it is back");
 }
 

@@ -205,7 +205,7 @@ fn envoys_accept_the_result_of_invalid_rules() {
     let text = listener.to_string();
     assert!(
         text.contains("outbound|80||app.ns.svc.cluster.local"),
-        "the good rule is there: {text}"
+        "the valid rule remains: {text}"
     );
     for envoy in envoys() {
         validated(&envoy, "broken rules", &bootstrap(vec![listener.clone()], vec![]));
@@ -251,7 +251,7 @@ fn requests_are_explained_as_envoys_route_them() {
         let walk = config.walk(&request, RequestDirection::Out);
         let rule = walk.rule.as_ref().and_then(|rule| rule.index).expect("a rule decides");
         let before = walk.lost.iter().filter(|lost| lost.rule.index < Some(rule)).count();
-        assert_eq!(before, rule as usize, "{path}: each before it has a reason: {walk:#?}");
+        assert_eq!(before, rule as usize, "{path}: each earlier rule has a reason: {walk:#?}");
         let answer = walk.answer.map(|status| status.to_string());
         let note = |part: &str| walk.notes.iter().any(|note| note.contains(part));
         match *status {
