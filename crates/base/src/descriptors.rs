@@ -29,7 +29,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 const PER_MEMBER: u64 = 2;
 /// Descriptors that the process needs for its own files, ports and watches.
 const BASE: u64 = 64;
-/// The limit that is assumed if there is none.
+/// The assumed limit if no limit is set.
 const PLENTY: u64 = 1 << 20;
 
 /// Statistics about the file descriptors of the process.
@@ -216,7 +216,7 @@ impl ListeningPort {
                 }
                 Err(error) if is_none_free(&error) => {
                     self.descriptors.met_none(self.name);
-                    // Each iteration uses one of the reserve, so the loop ends.
+                    // Each iteration uses a descriptor of the reserve, so the loop ends.
                     if !self.reserve.free() {
                         return Err(self.rest(error));
                     }

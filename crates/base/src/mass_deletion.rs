@@ -56,7 +56,7 @@ impl<K> GuardedPart<K> {
     }
 }
 
-/// The lists that wait for confirmation, by what they list.
+/// The lists that wait for confirmation, by a key that the source chooses.
 #[derive(Debug)]
 pub struct MassDeletionGuard<K> {
     waiting: BTreeMap<K, Doubt>,

@@ -18,10 +18,10 @@ use crate::bounded::head;
 /// Fields of private keys and of symmetric keys, with which a verifier could also sign (RFC 7518,
 /// 6).
 const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
-/// The fields that are sent, which are those that Envoy reads (RFC 7517, 4; RFC 7518, 6; RFC 8037,
-/// 2). Other fields, such as certificate chains, would needlessly be sent to every proxy.
+/// The fields that are sent, which are the fields that Envoy reads (RFC 7517, 4; RFC 7518, 6; RFC
+/// 8037, 2). Other fields, such as certificate chains, would needlessly be sent to every proxy.
 const KEPT: [&str; 9] = ["kty", "kid", "use", "alg", "crv", "x", "y", "n", "e"];
-/// Maximum number of keys in a set, including those that verify nothing.
+/// Maximum number of keys in a set, including keys that cannot verify tokens.
 const KEYS_MAX: usize = 64;
 /// Maximum size of a set's keys as sent, in bytes: 64 RSA keys with 4096 bits have 47 KiB.
 const SET_BYTES_MAX: usize = 64 * 1024;

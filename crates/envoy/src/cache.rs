@@ -267,8 +267,8 @@ pub(super) struct RouterInputs {
 /// has it as well.
 pub(super) type ClustersKey = (Hostname, ViewKey, ClusterFormat, bool);
 
-/// A class of proxies, the namespace in whose DNS domain they are, and the name of the route.
-/// `None` stands for all domains without services: their routes are equal.
+/// The class of a proxy, its DNS domain (a namespace), and the name of the route. The namespace is
+/// `None` for all domains without services, because their routes are equal.
 pub(super) type RouteKey = (Class, Option<Namespace>, Arc<str>);
 
 /// A class of proxies, a port, and whether short names are expanded there.
@@ -358,7 +358,7 @@ impl ServiceInputs {
         }
     }
 
-    /// Returns whether these inputs are those of `context` and `service`.
+    /// Returns whether these inputs equal the current ones of `context` and `service`.
     pub(super) fn are_of(&self, context: &PushContext, service: &Arc<MergedService>) -> bool {
         Arc::ptr_eq(&self.service, service)
             && Arc::ptr_eq(&self.networks, &context.networks)

@@ -110,7 +110,7 @@ pub(super) struct ClusterInputs<'a> {
     pub(super) abroad: bool,
 }
 
-/// A service or one of its subsets, at one port.
+/// A service or a subset of it, at one port.
 struct ServicePart<'a> {
     /// The name of the subset; empty for the entire service.
     subset: &'a str,
@@ -197,7 +197,7 @@ impl ClusterInputs<'_> {
 
     /// Returns a cluster with endpoints from EDS, each reached with mTLS or in plain text. If no
     /// endpoint accepts mTLS or will accept it, plain text is set for the entire cluster. Otherwise
-    /// endpoints without a setting of their own are reached with mTLS: see
+    /// endpoints without their own setting are reached with mTLS: see
     /// [`MergedService::may_take_mtls`].
     fn balanced(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
         let name = part.name(service);
@@ -380,7 +380,7 @@ impl ClusterInputs<'_> {
     }
 
     /// Applies the TLS setting of the policy to all endpoints, regardless of their metadata.
-    /// Returns whether the policy has such a setting.
+    /// Returns whether the policy has a TLS setting.
     fn speak_as_ruled(
         &self,
         cluster: &mut cluster::Cluster,

@@ -71,9 +71,9 @@ pub(super) fn count(number: usize) -> u32 {
 /// The ends of a fragment in its chunk. It begins at the end of the previous fragment.
 #[derive(Debug, Clone, Copy)]
 struct Fragment {
-    /// The end of its bytes. A fragment may be empty.
+    /// Offset at which its bytes end. A fragment may be empty.
     end: u32,
-    /// The end of its domains.
+    /// Index at which its domains end.
     domains: u32,
     digest: u64,
 }
@@ -152,7 +152,7 @@ impl Draft {
     }
 }
 
-/// A cache of chunks by their inputs. Chunks that nothing else holds may be removed at any time.
+/// A cache of chunks by their inputs. Chunks without other references may be removed at any time.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     kept: CacheTable<u64, (), Arc<FragmentChunk>>,
@@ -242,7 +242,7 @@ impl Chunks {
         self.kept.clear();
     }
 
-    /// Removes chunks that nothing else holds.
+    /// Removes chunks without other references.
     pub(super) fn sweep(&self) {
         self.kept.sweep(|()| true);
     }

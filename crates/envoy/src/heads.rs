@@ -1,5 +1,5 @@
 //! Assigns configurations to proxies: the next configuration while it is rolled out gradually, or
-//! the configuration of a cluster with active traffic objects of its own (an edition).
+//! the configuration of a cluster that has its own active traffic objects (an edition).
 //!
 //! A stream looks up its configuration when it starts and whenever it re-evaluates all its
 //! resources. Code that changes the assignment must trigger this for the affected streams. Without
@@ -93,7 +93,7 @@ pub struct Heads(RwLock<HeadShare>);
 
 #[derive(Debug, Default)]
 struct HeadShare {
-    /// The editions of clusters with active traffic objects of their own.
+    /// The editions of clusters that have their own active traffic objects.
     editions: BTreeMap<ClusterId, Arc<ServedHead>>,
     next: Option<(Cohort, Arc<ServedHead>)>,
     /// The number of the last configuration that has ended.

@@ -1,8 +1,9 @@
 //! Generators: from a mesh snapshot to the encoded xDS resources of one proxy.
 //!
-//! [`ProxyConfig`] answers for one proxy at one version of the mesh. `cds`, `eds`, `lds`, `rds` and `nds` generate the
-//! resources of each type, `library` those of proxyless gRPC, `ingress` those of gateways. `sight` computes which proxies
-//! a change affects, `walk` follows one request through generated configuration. Invariants:
+//! [`ProxyConfig`] answers for one proxy at one version of the mesh. `cds`, `eds`, `lds`, `rds` and
+//! `nds` generate the resources of each type, `library` generates the resources of proxyless gRPC,
+//! `ingress` the resources of gateways. `sight` computes which proxies a change affects, `walk`
+//! follows one request through generated configuration. Invariants:
 //!
 //! - Pure: the same snapshot and the same proxy give the same bytes, whatever happened before.
 //! - A resource that many proxies share is encoded once and stored in [`Cache`], whose key is the generator's entire input.
@@ -302,7 +303,7 @@ impl ResourceSource for ProxyConfig<'_> {
     }
 }
 
-/// Returns the shared resources and those of the proxy's own resources that have other names.
+/// Returns the shared resources, and the proxy's own resources that have other names.
 fn all(shared: Arc<SharedList>, mut own: Vec<Arc<Resource>>) -> All {
     sort(&mut own);
     let taken = shared.resources();

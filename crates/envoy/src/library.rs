@@ -91,8 +91,8 @@ impl LibraryConfig<'_> {
             ..Default::default()
         };
         let made = encode(name, &routes);
-        // Clients share equal routes. The content names the destinations, so nothing else is
-        // compared.
+        // Clients share equal routes. The content includes the destinations, so comparing the
+        // content is sufficient.
         let key = (Arc::clone(&made.name), made.version);
         Some(self.cache.library_routes.get_or_make(key, (), || Arc::new(made)))
     }
@@ -252,7 +252,7 @@ fn named<'a>(
     (is_near && !one.is_socket()).then_some((&*one.address, port, one.tls_mode))
 }
 
-/// A service or one of its subsets, at a port.
+/// A service or a subset of it, at a port.
 #[derive(Clone, Copy)]
 struct CalledPart<'a> {
     service: &'a MergedService,

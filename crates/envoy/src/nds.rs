@@ -1,7 +1,8 @@
 //! The name table with which Istio's agent responds to DNS queries of its workload: each host with
 //! the addresses at which this proxy reaches it. (Istio, "DNS proxying".)
 //!
-//! Hosts without such an address are omitted: the agent then queries the DNS server of its cluster.
+//! Hosts without an address of this kind are omitted: the agent then queries the DNS server of its
+//! cluster.
 
 #[cfg(test)]
 mod oracle;

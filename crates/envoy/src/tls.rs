@@ -510,8 +510,8 @@ pub(super) mod library {
     }
 }
 
-/// Returns the trust domains whose workloads may call a server of the mesh, sorted: the mesh's own,
-/// its aliases, and those of members.
+/// Returns the trust domains whose workloads may call a server of the mesh, sorted: the mesh's own
+/// domain, its aliases, and the domains of members.
 pub(super) fn trust_domains_of_clients(context: &PushContext) -> BTreeSet<&str> {
     let mesh = &context.mesh;
     let of_members = context.clusters.trust_domains().into_values();

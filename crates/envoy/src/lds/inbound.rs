@@ -311,7 +311,7 @@ impl MeshSockets {
     }
 }
 
-/// The inbound settings of one port, or of all ports without chains of their own.
+/// The inbound settings of one port, or of all ports without their own chains.
 struct Inbound<'a> {
     settings: &'a TrafficSettings,
     mtls: &'a MeshSockets,

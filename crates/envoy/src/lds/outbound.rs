@@ -260,8 +260,8 @@ fn unknown(name: &str, settings: &TrafficSettings) -> listener::FilterChain {
     chain(name, None, tcp(settings, upstream))
 }
 
-/// The chains of the listener that accepts connections of one port to addresses without a listener
-/// of their own.
+/// The chains of the listener that accepts connections of one port to addresses without their own
+/// listener.
 #[derive(Default)]
 struct AnyAddress<'a> {
     /// Whether the listener accepts HTTP, which is routed by host name.

@@ -389,7 +389,8 @@ pub(super) fn no_port(ports: &[u16]) -> Option<listener::ListenerFilterChainMatc
     any_port(ports).map(not)
 }
 
-/// Makes a listener continue when a connection stays silent: such a client waits for the server.
+/// Makes a listener continue when a connection sends nothing, because in some protocols the server
+/// sends first.
 pub(super) fn detect(
     settings: &TrafficSettings,
     filters: Vec<listener::ListenerFilter>,

@@ -10,7 +10,7 @@ use strait_rules::traffic::policy::{Algorithm, HashTable, OutlierDetection, Reso
 use strait_rules::traffic::proxyless::is_hashed;
 
 /// Outlier detection ejects an endpoint if more than this percentage of its calls in an interval
-/// fail, which means all.
+/// fail, so only if all calls fail.
 const FAILING_PERCENT: u32 = 99;
 
 /// Applies a policy to an upstream cluster.

@@ -56,7 +56,7 @@ pub(crate) struct RouteBase {
     places: Arc<[u32]>,
     /// The routes of services with rules, by fragment. Few differ between versions.
     lists: OrdMap<usize, Arc<RouteList>>,
-    /// The hosts that only rules name. Their fragments follow those of the services.
+    /// The hosts that only rules name. Their fragments follow the fragments of the services.
     ruled: Arc<[RuledHost]>,
     /// The groups of hosts that share one virtual host.
     groups: HostGroups,
@@ -68,7 +68,7 @@ pub(crate) struct RouteBase {
     runs: Arc<[Bytes]>,
     /// Whether names are completed with the search domains that all namespaces share.
     completes: bool,
-    /// All domains, sorted; `disputed` contains those that occur twice.
+    /// All domains, sorted; `disputed` contains the domains that occur twice.
     domains: Arc<[DomainHash]>,
     disputed: Box<[DomainHash]>,
     /// Namespaces in which conflicts of domains may be resolved differently.

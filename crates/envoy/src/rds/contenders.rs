@@ -41,8 +41,8 @@ pub(crate) struct Contenders<'a> {
     pub(crate) others: Vec<(&'a Arc<RoutedService>, String)>,
 }
 
-/// Returns the objects that name a host at a port, in the order in which the routes of such a proxy
-/// are selected.
+/// Returns the objects that name a host at a port, in the order in which the routes of a proxy of
+/// this kind are selected.
 pub(crate) fn contenders<'a>(
     context: &'a PushContext,
     class: &'a Class,

@@ -1,7 +1,7 @@
 //! Routes of a router: they select the rules of a request by host. (docs/reference/traffic.md,
 //! "Gateway".)
 //!
-//! They contain only rules: services have no routes of their own, and unknown hosts receive 404.
+//! They contain only rules: services have no default routes, and unknown hosts receive 404.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};

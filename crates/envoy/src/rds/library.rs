@@ -16,8 +16,8 @@ use strait_rules::traffic::route::{
     HttpRoutes, HttpRule, PathMatch, RareConditions, RequestMatch, TextMatch,
 };
 
-/// Returns the routes of these rules for such a client, as fields of a virtual host. Empty if no
-/// rule applies to the client.
+/// Returns the routes of these rules for a client of this kind, as fields of a virtual host. Empty
+/// if no rule applies to the client.
 ///
 /// The last route fails calls that no rule matches, so that rules always result in routes: a
 /// library may refuse a virtual host without routes, and removes routes whose path no call can

@@ -252,8 +252,8 @@ fn hash_key(
     }
 }
 
-/// Returns the routes that rules define for a service, or `None` if no rule applies to such a
-/// proxy.
+/// Returns the routes that rules define for a service, or `None` if no rule applies to a proxy of
+/// this kind.
 pub(super) fn of_service(
     context: &PushContext,
     class: &Class,
@@ -363,8 +363,8 @@ pub(super) fn at_library(port: u16) -> RouteEntrance<'static> {
     RouteEntrance { is_library: true, ..at_sidecar(port) }
 }
 
-/// Returns the first object for a host that has routes for such a proxy, and these routes. They
-/// include the routes of other objects that share the host with it.
+/// Returns the first object for a host that has routes for a proxy of this kind, and these routes.
+/// They include the routes of other objects that share the host with it.
 fn first<'a>(
     context: &PushContext,
     class: &Class,

@@ -140,7 +140,7 @@ fn named_at(name: String, number: u16) -> impl Iterator<Item = String> {
     (number == 80).then_some(name).into_iter().chain([with_port])
 }
 
-/// Returns the virtual host for unknown names. The connection of such a request has no original
+/// Returns the virtual host for unknown names. The connection of this request has no original
 /// destination.
 fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
     match settings.egress_proxy.as_deref().filter(|_| settings.outbound_any) {

@@ -120,9 +120,9 @@ impl RuleRoute {
     }
 }
 
-/// Returns the routes of these rules for such a proxy as fields of a virtual host, empty if no rule
-/// applies. Also returns the position of the route that matches every request, which is the last
-/// one, or the length if there is none.
+/// Returns the routes of these rules for a proxy of this kind as fields of a virtual host, empty if
+/// no rule applies. Also returns the position of the route that matches every request, which is the
+/// last one, or the length if there is none.
 pub(crate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     let mut conditional = 0;
@@ -135,7 +135,8 @@ pub(crate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> (Vec<u8>, u
     (bytes, conditional)
 }
 
-/// Returns the routes of these rules for such a proxy, up to the first that matches every request.
+/// Returns the routes of these rules for a proxy of this kind, up to the first that matches every
+/// request.
 pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRoute> {
     let RuleInputs { gateway, namespace, selection, port, .. } = inputs;
     let chosen = rules.chosen(gateway, namespace, selection, port).into_iter();

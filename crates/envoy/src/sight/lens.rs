@@ -204,7 +204,7 @@ impl<'a> Lens<'a> {
         !self.has_same_rules() && !now.same_in(before, namespace)
     }
 
-    /// Returns whether all traffic rules are the same in both versions.
+    /// Returns whether all traffic rules are equal in both versions.
     pub(super) fn has_same_rules(&self) -> bool {
         let [before, now] = self.whole.map(|context| &context.traffic);
         Arc::ptr_eq(before, now)
@@ -379,7 +379,8 @@ impl<'a> Lens<'a> {
             || self.same_route_base(&self.class(class), port, completes)
     }
 
-    /// Returns whether the routes of a port are the same in namespaces without any of the services.
+    /// Returns whether the routes of a port are equal in both versions, for namespaces without any
+    /// of the services.
     pub(super) fn same_route_base(&self, class: &Class, port: u16, completes: bool) -> bool {
         let bases = || self.both().map(|common| common.base(class, port, completes));
         self.same_bases((class.clone(), port, completes), bases)
@@ -396,8 +397,8 @@ impl<'a> Lens<'a> {
         same
     }
 
-    /// Adds the differences for gRPC libraries. Only the library knows the names of its listeners,
-    /// so it re-evaluates all of them if a listener is added or removed.
+    /// Adds the differences for gRPC libraries. The names of their listeners are not known here, so
+    /// all of them are re-evaluated if a listener is added or removed.
     ///
     /// The comparison uses the entire mesh: libraries request resources by name, and a route
     /// depends on its destinations.
@@ -547,7 +548,7 @@ impl<'a> Lens<'a> {
             // Changes to rules that are bound to none of its Gateways do not affect the services to
             // which it routes.
             || (!self.is_behind_ports && !self.rules.is_of_routes_alone && {
-                // The result is the same in both versions, as checked above.
+                // The result is equal in both versions, as checked above.
                 let served = self.cache.served(before, &proxy.cluster, proxy.namespace());
                 IngressOutline::of(now, proxy, &served).leads_to_any(self.hosts)
             })

@@ -360,7 +360,7 @@ fn some_sidecar(random: &mut StdRng) -> serde_json::Value {
     if random.random_ratio(1, 3) {
         egress.push(own);
     }
-    // Changes of services other than the oldest one of such a port have no effect, so this is rare.
+    // Only changes of the oldest service of this port have an effect, so this case is rare.
     if random.random_ratio(1, 12) {
         let port = pick(random, &[7000, 8080]);
         egress.push(serde_json::json!({

@@ -158,7 +158,7 @@ async fn grpc_server(allowed_port: u16) -> u16 {
     port
 }
 
-/// Returns the providers. No server exists for those with port 82.
+/// Returns the providers. No server listens for providers with port 82.
 fn providers() -> Value {
     let http = |name: &str, port: u16, more: Value| {
         let mut fields = json!({ "service": SERVICE, "port": port, "timeout": "0.7s" });

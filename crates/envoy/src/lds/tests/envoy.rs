@@ -562,7 +562,8 @@ async fn plain_envoys_use_mtls_with_each_other_on_ports_of_every_kind() {
         let upstream = format!("outbound|{number}||app.ns.svc.cluster.local");
         assert!(envoy.handshakes(&upstream).await > 0, "{number} came in plain text");
     }
-    // In plain text from outside of the mesh: the identity that such a client claims is removed.
+    // In plain text from outside of the mesh: an identity that a plaintext client claims is
+    // removed.
     let claim = format!("x-forwarded-client-cert: {told}\r\n");
     for port in [http, undeclared, unnamed] {
         let answer = request(&format!("127.0.0.1:{port}"), "/", &claim).await;

@@ -1,4 +1,4 @@
-//! Clusters with active traffic objects of their own: the editions start, change and end while
+//! Clusters that have their own active traffic objects: the editions start, change and end while
 //! clusters and the shared rules change. After each step, each stream has exactly the resources
 //! that a fresh stream would receive from its cluster's configuration, and no stream was notified
 //! of another cluster's own objects.

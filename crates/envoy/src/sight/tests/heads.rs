@@ -14,7 +14,7 @@ use strait_mesh::rollout::Cohort;
 use strait_mesh::timeline::{Delivery, Timeline};
 use strait_model::dirty::{Dirty, Wildcards};
 
-/// A stream that only re-evaluates resources of which it is notified.
+/// A stream that only re-evaluates resources named in notifications.
 pub(super) struct Watcher {
     pub(super) proxy: Arc<Proxy>,
     stand: Arc<Stand>,
@@ -43,7 +43,7 @@ pub(super) struct Tried {
     ended: usize,
     /// Streams of a cohort that were notified of some resources only.
     pub(super) in_part: usize,
-    /// Streams whose resources differ from those of the other configuration.
+    /// Streams whose resources differ between the two configurations.
     otherwise: usize,
 }
 
@@ -141,7 +141,7 @@ impl Watcher {
         moved
     }
 
-    /// Re-evaluates the resources of which the stream was notified.
+    /// Re-evaluates the resources that the notification to the stream names.
     pub(super) fn look(&mut self, mesh: &Mesh, tried: &mut Tried) {
         let dirty = self.subscription.take();
         if dirty.is_empty() {

@@ -15,7 +15,7 @@ use strait_xds::virtual_hosts::{HeldHosts, changes};
 
 type Hosts = BTreeMap<String, route::VirtualHost>;
 
-/// Updates such a client from one version to the next.
+/// Updates a client of this kind from one version to the next.
 pub(super) fn check(contexts: [&Arc<PushContext>; 2], stand: &Stand, kept: &Cache, place: &str) {
     if stand.proxy.is_proxyless() {
         return;
