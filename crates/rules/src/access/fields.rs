@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use super::object::AccessFault;
 use strait_base::codes;
 
-/// Beginnings of words that mark a field as restricting: it demands, forbids, selects or limits something.
+/// Word prefixes that mark a field as restricting: it demands, forbids, selects or limits
+/// something.
 const RESTRICTING_WORDS: [&str; 38] = [
     "accept",
     "age",
@@ -71,7 +72,7 @@ pub(super) fn restricts(name: &str, value: &Value) -> bool {
     }
 }
 
-/// The words of a name such as `maxTokenAge`, `max_token_age` or `REQUIRED`, in lower case.
+/// Returns the words of a name such as `maxTokenAge`, `max_token_age` or `REQUIRED`, in lower case.
 fn words(name: &str) -> impl Iterator<Item = String> {
     let mut divided = String::with_capacity(name.len());
     let mut was_lower = false;
@@ -113,7 +114,8 @@ pub(super) fn lenient_fields<'a>(
     Some((fields, has_restricting))
 }
 
-/// The fields of an object of which only these are known; `None` where it is none.
+/// Returns the fields of an object; `None` if the value is not an object. Each unknown field is a
+/// fault.
 pub(super) fn fields<'a>(
     value: &'a Value,
     path: &str,
@@ -131,12 +133,15 @@ pub(super) fn fields<'a>(
     Some(fields)
 }
 
-/// A field that is there and isn't null.
+/// Returns a field if it exists and is not null.
 pub(super) fn present<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// The items of a list; a fault where it is none, or has none.
+/// Returns the items of a list.
+///
+/// # Errors
+/// The value is not a list, or the list is empty.
 pub(super) fn items<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], AccessFault> {
     match value.as_array() {
         Some(items) if !items.is_empty() => Ok(items),
@@ -145,7 +150,10 @@ pub(super) fn items<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], Acc
     }
 }
 
-/// The texts of a list, none of them empty.
+/// Returns the strings of a list.
+///
+/// # Errors
+/// The value is not a list of strings, or a string is empty.
 pub(super) fn texts<'a>(value: &'a Value, path: &str) -> Result<Vec<&'a str>, AccessFault> {
     let text = |(at, item): (usize, &'a Value)| match item.as_str() {
         Some("") => Err(AccessFault::unreadable(format!("{path}[{at}]"), "is empty")),

@@ -17,7 +17,7 @@ impl RequestTest {
             Self::RequestPrincipal(text) => (&**text, request_principal(text)),
             Self::Header(header) => {
                 let [_, value] = &**header;
-                // `*/*` is a value of `accept`.
+                // `*/*` is a valid value of `accept`.
                 (&**value, literal_star(value).filter(|_| **value != *"*/*"))
             }
             Self::Claim(claim) => (&*claim.value, literal_star(&claim.value)),
@@ -35,7 +35,7 @@ impl RequestTest {
     }
 }
 
-/// The literal text of a value, without its wildcard.
+/// Returns the literal text of a value, without its wildcard.
 fn literal(text: &str) -> &str {
     match TextForm::read(text) {
         TextForm::Present => "",
@@ -50,7 +50,7 @@ fn literal_star(text: &str) -> Option<&'static str> {
 }
 
 fn path(text: &str, normalization: PathNormalization) -> Option<&'static str> {
-    // A text that the wildcard matches.
+    // An example of a text that the wildcard matches.
     const ANY: &str = "x";
     let form = TextForm::read(text);
     let written = match &form {
@@ -113,7 +113,7 @@ fn namespace(text: &str) -> Option<&'static str> {
     text.contains(is_other).then_some("namespaces have lower-case letters, digits and - alone")
 }
 
-/// Issuer and subject are compared one by one, divided at the last slash.
+/// Proxies compare issuer and subject separately, split at the last slash.
 fn request_principal(text: &str) -> Option<&'static str> {
     match text.rsplit_once('/') {
         None if matches!(TextForm::read(text), TextForm::Exact(_)) => {
