@@ -2,7 +2,7 @@
 
 use strait_base::testing::fuzz::{Numbers, Target};
 
-/// The targets of this crate.
+/// All fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("access_policies", crate::access::fuzz::policies),
     ("access_oracle", access_oracle),

@@ -1,4 +1,4 @@
-//! Whatever is stored as an entry: see [`strait_base::testing::fuzz`].
+//! Fuzz target for service entries: see [`strait_base::testing::fuzz`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::EntryIndex;
 use strait_model::registry::{ServiceRecord, ShardChange};
 use strait_model::{Collection, Hostname};
 
-/// What an index has said so far.
+/// All services that an index has sent.
 #[derive(Default)]
 struct SentServices(BTreeMap<Hostname, ServiceRecord>);
 
@@ -33,8 +33,9 @@ impl SentServices {
     }
 }
 
-/// One object, or a list of them. Whatever they say, saying it again changes nothing, saying it bit by bit comes to the same, and
-/// when all have gone nothing is left.
+/// Reads one object or a list of objects. Checks that applying them again changes nothing, that
+/// applying them one by one has the same result, and that no services are left after all objects
+/// are removed.
 pub(crate) fn service_entries(bytes: &[u8]) -> bool {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return false };
     let objects: Vec<Value> = match value {

@@ -8,18 +8,18 @@ use crate::bounds;
 use crate::budget::ObjectBudget;
 use strait_model::{ObjectJson, ObjectKey, WorkloadKey};
 
-/// An object as it was last read.
+/// An object with the result of the last read.
 #[derive(Debug)]
 pub(super) struct LastReadEntry<T> {
-    /// The last of it that made sense, as it was stored and as it was read.
+    /// The last valid version, as stored and as parsed.
     pub(super) good: Option<(ObjectJson, T)>,
     pub(super) fault: Option<Fault>,
-    /// What of it nothing reads.
+    /// Unknown fields of the object.
     unread: Box<[Fault]>,
 }
 
 impl<T> LastReadEntry<T> {
-    /// An object that comes in the place of another.
+    /// Reads an object that replaces a previous version.
     pub(super) fn read(
         key: &ObjectKey,
         object: &ObjectJson,
@@ -43,7 +43,7 @@ impl<T> LastReadEntry<T> {
                 Self { good: Some((object.clone(), entry)), fault: None, unread: unread.into() }
             }
             Err(fault) => {
-                // What is read of it may depend on settings that have changed since.
+                // The parsed form may depend on settings that have changed since.
                 let good = match before {
                     Some(before) => before.good,
                     None => remembered.and_then(|stored| Some((stored.clone(), again(stored)?))),
@@ -61,13 +61,13 @@ impl<T> LastReadEntry<T> {
         self.good.as_ref().map(|(_, good)| good)
     }
 
-    /// What counts in place of an object that makes no sense.
+    /// Returns the last valid version if the current object is invalid.
     pub(super) fn stand_in(&self) -> Option<&ObjectJson> {
         let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
         Some(good)
     }
 
-    /// What is wrong with it, as a whole or in part.
+    /// Iterates over the problems of the object and of its parts.
     pub(super) fn problems(
         &self,
         kind: &'static str,
