@@ -1,9 +1,10 @@
-//! EnvoyFilter: HTTP filters that users put among those of their proxies, what they merge into the managers of these, and
-//! upstream clusters that they add, in Envoy's own words. (Istio, "Envoy Filter";
-//! docs/reference/traffic.md, "EnvoyFilter".)
+//! EnvoyFilter: additional HTTP filters, settings merged into HTTP connection managers, and
+//! additional upstream clusters, as Envoy configuration (Istio, "Envoy Filter";
+//! docs/reference/traffic.md, "EnvoyFilter").
 //!
-//! Patches are taken one by one, and only those that an Envoy can't refuse: one that it refused would cost its proxies all that
-//! a listener has. What is not followed is said with what is there instead.
+//! Patches are applied one by one, and only if Envoy cannot reject them: a rejected patch would
+//! take down the whole listener of its proxies. An unsupported patch is reported with the
+//! alternative.
 
 mod added;
 mod filters;
@@ -27,67 +28,68 @@ use super::selection::{self, RuleSelector, Selection};
 use strait_base::codes;
 use strait_model::{Namespace, Proxy, ProxyType};
 
-/// What one object says.
+/// A parsed EnvoyFilter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvoyFilter {
-    /// Which object it is.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// The proxies that it holds for, where these are not all of its namespace, or of all namespaces if that is the root
-    /// namespace.
+    /// Selector of the proxies that it applies to; `None` for all proxies of its namespace, or of
+    /// all namespaces if it is in the root namespace.
     pub selector: Option<RuleSelector>,
-    /// Objects with a lower one are followed first.
+    /// Priority. Objects with a lower value are applied first.
     priority: i32,
-    /// In the order of the object.
+    /// Patches, in the order of the object.
     patches: Vec<FilterPatch>,
 }
 
-/// A part of what requests pass, and where they are when they do.
+/// A patch and the traffic that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FilterPatch {
-    /// Its place in the object, from 0.
+    /// Index in the object, from 0.
     index: usize,
-    /// Where these requests are; `None` for everywhere.
+    /// Direction of the traffic; `None` for all directions.
     place: Option<PatchPlace>,
-    /// The port at which they arrive; `None` for each.
+    /// Port of the listener; `None` for all ports.
     port: Option<u16>,
-    /// The proxies that it is for; `None` for all that the object is for.
+    /// The proxies that the patch applies to; `None` for all proxies of the object.
     proxies: Option<Arc<ProxyMatch>>,
     what: Arc<PlacedPatch>,
 }
 
-/// What a patch does.
+/// Effect of a patch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PlacedPatch {
-    /// Puts a filter among others.
+    /// Inserts an HTTP filter.
     Filter(PlacedFilter),
-    /// Merges something into the managers of filters.
+    /// Merges settings into HTTP connection managers.
     Manager(PatchedManager),
     /// Adds an upstream cluster.
     Cluster(AddedCluster),
 }
 
-/// A filter, and where it stands among those of a proxy.
+/// An HTTP filter and its position in the filter chain of a proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PlacedFilter {
-    /// Whether it comes before all others; else it comes right before the router.
+    /// Whether the filter is the first. Otherwise it is directly before the router.
     pub is_first: bool,
     /// The filter.
     pub filter: PatchedFilter,
 }
 
-/// Where requests are when a filter sees them.
+/// Direction of the traffic that a patch applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchPlace {
-    /// On the way into the workload of a sidecar.
+    /// Inbound traffic of a sidecar.
     Inbound,
-    /// On the way out of it.
+    /// Outbound traffic of a sidecar.
     Outbound,
-    /// At a router.
+    /// Traffic of a gateway.
     Gateway,
 }
 
 impl PatchPlace {
-    /// Where a proxy sees requests. Libraries have no filters of users.
+    /// Returns the directions of a proxy's traffic. Proxyless gRPC clients have no user-defined
+    /// filters.
     pub fn of(proxy: &Proxy) -> &'static [Self] {
         match (proxy.grpc, proxy.kind) {
             (Some(_), _) => &[],
@@ -97,7 +99,7 @@ impl PatchPlace {
     }
 }
 
-/// The patches that hold at one place, in the order in which they are made, each with the port that it is for.
+/// The patches for one direction in the order of their application, each with its port.
 pub type FiltersAt = Arc<[(Option<u16>, Arc<PlacedPatch>)]>;
 
 #[derive(Deserialize, Default)]
@@ -109,29 +111,30 @@ struct RawEnvoyFilter {
     config_patches: Vec<Value>,
 }
 
-/// What is wrong with a patch: the path below it, a fact, and what is there instead.
+/// A fault of a patch: path below the patch, and a description with the alternative.
 type PatchFault = (String, String);
 
 const MANAGERS: [&str; 2] =
     ["envoy.filters.network.http_connection_manager", "envoy.http_connection_manager"];
-/// What patches are applied to that are about these.
+/// `applyTo` of patches for HTTP connection managers.
 const OF_MANAGERS: &str = "NETWORK_FILTER";
-/// The same of upstream clusters.
+/// `applyTo` of patches for upstream clusters.
 const OF_CLUSTERS: &str = "CLUSTER";
 const ROUTERS: [&str; 2] = ["envoy.filters.http.router", "envoy.router"];
 
-/// Of how many sorts of proxies one object may speak: each is tried for every proxy.
+/// Maximum number of different proxy matches of an object. Each is evaluated for every proxy.
 const PROXIES_MAX: usize = 64;
 
 impl EnvoyFilter {
-    /// Reads an object, with what its owner should know. A patch that isn't followed costs no other.
+    /// Parses an object. Also returns the reasons to report to its owner. An unsupported patch does
+    /// not affect the others.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawEnvoyFilter>(object)?;
         if !raw.target_refs.is_empty() {
-            // For all would be for others than its owner meant.
+            // Without the target, the object would apply to more proxies than intended.
             let text = "name workloads by spec.workloadSelector: a target is not followed";
             return Err(Reason::lost(&codes::ENVOY_FILTER_FIELD, "spec.targetRefs", text));
         }
@@ -161,23 +164,23 @@ impl EnvoyFilter {
         Ok((Self { meta, selector, priority: raw.priority, patches }, reasons))
     }
 
-    /// Whether it says nothing, or nothing that is followed.
+    /// Returns whether the object has no supported patch.
     pub fn is_empty(&self) -> bool {
         self.patches.is_empty()
     }
 
-    /// Whether some patch of it is for a proxy that is selected so.
+    /// Returns whether any patch applies to a proxy with this selection.
     pub fn patches(&self, selection: &Selection) -> bool {
         self.patches.iter().any(|patch| patch.is_for(selection))
     }
 
-    /// What its patches ask of proxies.
+    /// Iterates over the proxy matches of the patches.
     fn proxies(&self) -> impl Iterator<Item = &Arc<ProxyMatch>> {
         self.patches.iter().filter_map(|patch| patch.proxies.as_ref())
     }
 
-    /// Whom its filters ask about requests of such a proxy at these places: each with the place of its patch in the object, and the
-    /// filter's name.
+    /// Iterates over the upstream clusters that its filters query about requests of a proxy in
+    /// these directions, each with the index of the patch and the name of the filter.
     pub fn asks(
         &self,
         places: &[PatchPlace],
@@ -197,7 +200,7 @@ impl EnvoyFilter {
 }
 
 impl FilterPatch {
-    /// Whether it is for a proxy that is selected so.
+    /// Returns whether the patch applies to a proxy with this selection.
     fn is_for(&self, selection: &Selection) -> bool {
         self.proxies.as_ref().is_none_or(|wanted| selection.is_of(wanted))
     }
@@ -234,7 +237,7 @@ impl FilterPatch {
         Ok(Self { index, place, port, proxies, what: Arc::new(what) })
     }
 
-    /// Where it is to be put: the place, the port, and whether the router is named.
+    /// Parses the target of a patch: direction, port, and whether the router is the anchor.
     fn target(raw: &Value) -> Result<(Option<PatchPlace>, Option<u16>, bool), PatchFault> {
         let apply_to = text(raw, "applyTo");
         if !["HTTP_FILTER", OF_MANAGERS, OF_CLUSTERS].contains(&apply_to) {
@@ -301,7 +304,7 @@ impl FilterPatch {
     }
 }
 
-/// That a patch does the one thing that is followed for what it is about.
+/// Checks that a patch uses the only supported operation for its target.
 fn is_operation(patch: &Value, followed: &str, about: &str) -> Result<(), PatchFault> {
     known(patch, ".patch", &["operation", "value"], "order objects by priority")?;
     match text(patch, "operation") {
@@ -313,12 +316,12 @@ fn is_operation(patch: &Value, followed: &str, about: &str) -> Result<(), PatchF
     }
 }
 
-/// Whether the filter comes first.
+/// Returns whether the filter is inserted at the beginning.
 fn operation(patch: &Value, before_router: bool) -> Result<bool, PatchFault> {
     known(patch, ".patch", &["operation", "value"], "order objects by priority")?;
     match text(patch, "operation") {
         "INSERT_FIRST" => Ok(true),
-        // Before nothing that is named is before all.
+        // INSERT_BEFORE without an anchor inserts at the beginning.
         "INSERT_BEFORE" => Ok(!before_router),
         other => {
             let fact = format!(
@@ -333,7 +336,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// That nothing else is said than these.
+/// Checks that a value has no other fields than these.
 fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<(), PatchFault> {
     let empty = || Value::Object(serde_json::Map::new());
     let Some(given) = value.as_object() else {
@@ -349,7 +352,7 @@ fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<()
     }
 }
 
-/// What there is in the place of patches of other parts.
+/// Returns the alternative to a patch of an unsupported part.
 fn instead_of(apply_to: &str) -> &'static str {
     match apply_to {
         "ROUTE_CONFIGURATION" | "VIRTUAL_HOST" | "HTTP_ROUTE" => {
@@ -376,24 +379,25 @@ impl Scoped for EnvoyFilter {
     }
 }
 
-/// All of them.
+/// All active EnvoyFilters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EnvoyFilters {
     objects: ScopedObjects<EnvoyFilter>,
 }
 
 impl EnvoyFilters {
-    /// Whether it matters that a proxy is in this namespace.
+    /// Returns whether any EnvoyFilter is in this namespace.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         !self.objects.of(namespace).is_empty()
     }
 
-    /// Whether proxies of a namespace have the same filters as by those of before.
+    /// Returns whether the proxies of a namespace have the same filters as in an earlier version.
     pub fn same_in(&self, before: &Self, namespace: &Namespace) -> bool {
         self.objects.all_same_in(&before.objects, namespace)
     }
 
-    /// Those that hold for a proxy: by priority, those of the root namespace before its own, the oldest first.
+    /// Returns the objects that apply to a proxy. They are sorted by priority, then those of the
+    /// root namespace first, then the oldest first.
     pub fn of_proxy(&self, namespace: &Namespace, selection: &Selection) -> Vec<&Arc<EnvoyFilter>> {
         let root = self.objects.root_namespace();
         let of_root = self.objects.of(root).iter().map(|one| (false, one));
@@ -407,7 +411,7 @@ impl EnvoyFilters {
         all.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// Whom filters of users ask about requests of a proxy.
+    /// Returns the upstream clusters that filters query about requests of a proxy.
     pub fn asked_by(&self, proxy: &Proxy, selection: &Selection) -> BTreeSet<&FilterUpstream> {
         if self.objects.is_empty() {
             return BTreeSet::new();
@@ -418,7 +422,8 @@ impl EnvoyFilters {
         asked.map(|(_, _, to)| to).collect()
     }
 
-    /// The upstream clusters that a proxy has besides: of each name the first.
+    /// Returns the additional upstream clusters of a proxy. If several have the same name, the
+    /// first applies.
     pub fn clusters_of(&self, proxy: &Proxy, selection: &Selection) -> Vec<&AddedCluster> {
         let mut names = BTreeSet::new();
         if self.objects.is_empty() {
@@ -438,7 +443,7 @@ impl EnvoyFilters {
         clusters.filter(|cluster| names.insert(&cluster.name)).collect()
     }
 
-    /// The filters that a proxy has at one place, in the order in which they are put in.
+    /// Returns the patches of a proxy for one direction, in the order of their application.
     pub fn at(
         &self,
         (namespace, selection): (&Namespace, &Selection),
@@ -467,12 +472,13 @@ impl EnvoyFilters {
     }
 }
 
-/// Whose proxies an object may be for; `None` for those of all namespaces.
+/// Returns the namespace of the proxies that an object may apply to; `None` for all namespaces.
 fn asked_of<'a>(filter: &'a EnvoyFilter, root: &Namespace) -> Option<&'a Namespace> {
     Some(&filter.meta.namespace).filter(|namespace| *namespace != root)
 }
 
-/// Who has other filters than before is found out proxy by proxy, so that those for all are no other matter.
+/// Records the namespace. The affected proxies are computed one by one, also for objects that apply
+/// to all.
 fn note(changes: &mut TrafficChanges, namespace: &Namespace, _: bool) {
     changes.filters.insert(namespace.clone());
 }

@@ -1,8 +1,8 @@
-//! Which HTTP filters users may put among those of their proxies, and whether Envoys take each as it is written.
+//! Supported HTTP filters, and validation of their configuration.
 //!
-//! An Envoy that refuses one filter refuses the listener, with all that is in it. So a filter is taken only if it is of a type
-//! that every Envoy has, keeps the rules of Envoy's API, and says nothing that Envoy checks otherwise and that isn't checked
-//! here.
+//! If Envoy rejects a filter, it rejects the listener with everything in it. A filter is therefore
+//! accepted only if every Envoy supports its type, if it follows the rules of Envoy's API, and if
+//! Envoy makes no further checks that are not repeated here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,32 +15,32 @@ use strait_model::Hostname;
 use strait_model::mesh_config::command_operators;
 use strait_proto::{json, rules};
 
-/// An HTTP filter as users write it, which Envoys can read.
+/// An HTTP filter that Envoy accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PatchedFilter {
-    /// Its name; not empty.
+    /// Name; not empty.
     pub name: Arc<str>,
-    /// The type of its configuration.
+    /// Type URL of the configuration.
     pub type_url: Arc<str>,
-    /// The configuration, encoded. Equal ones are equal bytes.
+    /// Encoded configuration. Equal configurations have equal bytes.
     pub config: Arc<[u8]>,
-    /// Whom it asks about requests, if it does.
+    /// Upstream cluster that the filter queries about requests, if any.
     pub asks: Option<FilterUpstream>,
 }
 
-/// An upstream cluster that a filter asks about requests.
+/// An upstream cluster that a filter queries about requests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilterUpstream {
-    /// Its name.
+    /// Name of the upstream cluster.
     pub name: Arc<str>,
-    /// The service, its port and its subset, where the name is that of one.
+    /// Service, port and subset, if the name is that of a service.
     pub service: Option<(Hostname, u16, Arc<str>)>,
-    /// Whether requests pass about which it gives no answer.
+    /// Whether requests pass if the upstream cluster does not respond.
     pub fails_open: bool,
 }
 
 impl FilterUpstream {
-    /// Whom a filter with these fields asks.
+    /// Returns the upstream cluster that a filter with these fields queries.
     fn of(given: &Map<String, Value>) -> Option<Self> {
         let at = |path: [&str; 3]| {
             let [service, kind, name] = path;
@@ -59,29 +59,30 @@ impl FilterUpstream {
 }
 
 const PREFIX: &str = "type.googleapis.com/";
-/// A message that holds what another type would.
+/// Messages that wrap a message of another type.
 const TYPED_STRUCTS: [&str; 2] = ["udpa.type.v1.TypedStruct", "xds.type.v3.TypedStruct"];
-/// What travels in messages of the types below.
+/// Supported messages within messages of the types below.
 const LIBRARIES: [&str; 3] = [
     "envoy.extensions.compression.brotli.compressor.v3.Brotli",
     "envoy.extensions.compression.gzip.compressor.v3.Gzip",
     "envoy.extensions.compression.zstd.compressor.v3.Zstd",
 ];
-/// Envoy refuses a bucket that is filled more often.
+/// Minimum fill interval of a token bucket. Envoy rejects shorter ones.
 const FILL_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
-/// What is wrong: the path below `patch.value`, and a fact.
+/// A fault: path below `patch.value`, and a description.
 pub(super) type FilterFault = (String, String);
 
-/// Checks what of a filter's fields Envoy's API doesn't say: the field, and a fact.
+/// Checks the fields of a filter beyond the rules of Envoy's API. Returns the field and a
+/// description of the fault.
 type FieldCheck = fn(&Map<String, Value>) -> Result<(), (&'static str, String)>;
 
-/// A type of filters.
+/// A supported filter type.
 struct FilterType {
     name: &'static str,
-    /// The fields that may be set; what others would ask of Envoy is not known here.
+    /// Supported fields. The requirements of other fields are unknown.
     fields: &'static [&'static str],
-    /// What Envoy checks beside the rules of its API.
+    /// Envoy's checks in addition to the rules of its API.
     check: FieldCheck,
 }
 
@@ -149,7 +150,7 @@ const TYPES: [FilterType; 6] = [
     },
 ];
 
-/// Filters that Strait makes of objects of its own kinds.
+/// Alternatives to filters that Strait generates from other kinds of objects.
 const INSTEAD: [(&str, &str); 8] = [
     (".jwt_authn.", "write a RequestAuthentication"),
     (".rbac.", "write an AuthorizationPolicy"),
@@ -161,10 +162,10 @@ const INSTEAD: [(&str, &str); 8] = [
     (".ext_proc.", "ask by ext_authz, or by a CUSTOM AuthorizationPolicy"),
 ];
 
-/// Reads the value of a patch: a filter with a name and its configuration.
+/// Parses the value of a patch: the name and the configuration of a filter.
 ///
 /// # Errors
-/// Where it is wrong, and how.
+/// The path and a description of the fault.
 pub(super) fn read(value: &Value) -> Result<PatchedFilter, FilterFault> {
     let at = |path: &str, fact: &str| (path.to_owned(), fact.to_owned());
     let fields =
@@ -193,7 +194,8 @@ pub(super) fn read(value: &Value) -> Result<PatchedFilter, FilterFault> {
     Ok(PatchedFilter { name: name.into(), type_url: type_url.into(), config: config.into(), asks })
 }
 
-/// The type of a configuration, its bytes, and whom it asks.
+/// Returns the type URL and the encoded configuration of a filter, and the upstream cluster that it
+/// queries.
 fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), FilterFault> {
     let wrong = |path: &str, fact: String| (path.to_owned(), fact);
     let named = config.get("@type").and_then(Value::as_str);
@@ -228,7 +230,7 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
     if let Some(fault) = rules::violation(&type_url, &bytes).map_err(|error| unread(&error))? {
         return Err(wrong("", format!("Envoy refuses it: {fault}")));
     }
-    // As Envoy's API calls the fields, however they were written.
+    // Converts the fields to the names of Envoy's API.
     let given = json::to_json(&type_url, &bytes).map_err(|error| unread(&error))?;
     let given = given.as_object().cloned().unwrap_or_default();
     if let Some(other) = given.keys().find(|key| !known.fields.contains(&key.as_str())) {
@@ -240,7 +242,7 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
     Ok((type_url, bytes, asks))
 }
 
-/// What Envoy checks of parts of messages wherever they are.
+/// Checks parts of messages that Envoy validates wherever they are.
 fn everywhere(value: &Value, path: &str) -> Result<(), FilterFault> {
     match value {
         Value::Array(all) => {
@@ -292,7 +294,8 @@ fn everywhere(value: &Value, path: &str) -> Result<(), FilterFault> {
     }
 }
 
-/// A header that is added: its value may have operators, which Envoy reads at once.
+/// Checks a header to add. Its value may contain command operators, which Envoy parses when it
+/// loads the listener.
 fn header_value(header: &Map<String, Value>) -> Result<(), String> {
     let text = |key| header.get(key).and_then(Value::as_str).unwrap_or_default();
     let name = text("key");
@@ -332,7 +335,7 @@ fn local_ratelimit(given: &Map<String, Value>) -> Result<(), (&'static str, Stri
             "it is not there, and nothing says how many requests may pass".to_owned(),
         ));
     };
-    // Envoy 1.36 refuses a listener with 0, which newer ones take.
+    // Envoy 1.36 rejects a listener with 0, which newer versions accept.
     if bucket.get("max_tokens").and_then(Value::as_u64).unwrap_or_default() == 0 {
         return Err(("token_bucket.max_tokens", "it must be greater than 0".to_owned()));
     }

@@ -1,18 +1,23 @@
-//! Whether Envoys can load a script: Lua as LuaJIT has it, whose top level defines and does nothing else.
+//! Checks whether Envoy can load a Lua script. The top level of the script may only contain
+//! definitions.
 //!
-//! An Envoy runs a script once when it loads it, and refuses the whole listener where that fails. What is read here is
-//! narrower than the language: what could fail then, or is rarely written (`goto`), is not taken. What is inside functions
-//! runs with requests and may do anything. (Lua 5.1 Reference Manual, 2 and 8; LuaJIT, "Extensions".)
+//! Envoy runs a script once when it loads it, and rejects the whole listener if that fails. The
+//! accepted language is smaller than Lua: constructs that could fail at load time, or that are
+//! rarely used (`goto`), are rejected. Function bodies run with requests and may do anything (Lua
+//! 5.1 Reference Manual, sections 2 and 8; LuaJIT, "Extensions").
 
-/// The longest script, in bytes: constants and jumps of one this long fit into what LuaJIT can number.
+/// Maximum length of a script in bytes. Constants and jumps of such a script are within LuaJIT's
+/// number ranges.
 const BYTES_MAX: usize = 32 * 1024;
-/// The most that may nest; LuaJIT's limit is 200 levels, of which one here may be two.
+/// Maximum nesting depth. LuaJIT's limit is 200 levels, and one level here may be two of LuaJIT.
 const DEPTH_MAX: usize = 80;
-/// The most names of a function's own; LuaJIT's limit is 200, with those that loops have for themselves.
+/// Maximum number of local names of a function. LuaJIT's limit is 200, including internal names of
+/// loops.
 const LOCALS_MAX: usize = 120;
-/// The most names of functions around it that a function may see; LuaJIT's limit is 60 of them that it uses.
+/// Maximum number of names in enclosing functions. LuaJIT's limit is 60 used names.
 const OUTER_MAX: usize = 60;
-/// The most values in a list, and operators in a row; LuaJIT's limit is some 240 that wait for each other.
+/// Maximum number of values in a list and of operators in a row. LuaJIT's limit is about 240
+/// pending values.
 const ROW_MAX: usize = 60;
 
 const KEYWORDS: [&str; 22] = [
@@ -20,14 +25,14 @@ const KEYWORDS: [&str; 22] = [
     "local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
-/// Operators of two places, those of one character last.
+/// Binary operators, single-character ones last.
 const BINARY: [&str; 15] =
     ["..", "==", "~=", "<=", ">=", "+", "-", "*", "/", "%", "^", "<", ">", "and", "or"];
 
-/// Reads a script.
+/// Checks a script.
 ///
 /// # Errors
-/// What is wrong with it and in which line, in words.
+/// A description of the fault with its line.
 pub(super) fn check(script: &str) -> Result<(), String> {
     if script.len() > BYTES_MAX {
         return Err(format!("it has {} bytes, of at most {BYTES_MAX}", script.len()));
@@ -40,14 +45,14 @@ pub(super) fn check(script: &str) -> Result<(), String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LuaToken<'a> {
     Name(&'a str),
-    /// A keyword or a sign.
+    /// A keyword or a symbol.
     Sign(&'a str),
     Number,
     Text,
     End,
 }
 
-/// A token, and the line it begins in.
+/// A token and the number of its first line.
 type PlacedToken<'a> = (LuaToken<'a>, usize);
 
 fn tokens(script: &str) -> Result<Vec<PlacedToken<'_>>, String> {
@@ -96,7 +101,7 @@ fn in_line(line: usize, fact: &str) -> String {
     format!("line {line} has {fact}")
 }
 
-/// What follows blanks and comments.
+/// Returns the text after whitespace and comments.
 fn without_blanks<'a>(mut rest: &'a str, line: &mut usize) -> Result<&'a str, String> {
     loop {
         let blank = rest.find(|one: char| !matches!(one, ' ' | '\t' | '\r' | '\n'));
@@ -113,7 +118,7 @@ fn without_blanks<'a>(mut rest: &'a str, line: &mut usize) -> Result<&'a str, St
     }
 }
 
-/// The length of a text in long brackets (`[[…]]`, `[=[…]=]`), where one begins here.
+/// Returns the length of a long string (`[[…]]`, `[=[…]=]`) if one begins here.
 fn long_bracket(rest: &str) -> Option<Result<usize, &'static str>> {
     let inner = rest.strip_prefix('[')?;
     let level = inner.len() - inner.trim_start_matches('=').len();
@@ -123,7 +128,8 @@ fn long_bracket(rest: &str) -> Option<Result<usize, &'static str>> {
     Some(end.ok_or("a text that does not end"))
 }
 
-/// The length of a text in quotes; `None` of one that doesn't end in its line, or has what stands for no character.
+/// Returns the length of a quoted string; `None` if it does not end in its line or has an invalid
+/// escape.
 fn quoted(rest: &str) -> Option<usize> {
     let quote = rest.chars().next()?;
     let mut chars = rest.char_indices().skip(1);
@@ -136,7 +142,8 @@ fn quoted(rest: &str) -> Option<usize> {
                     'a' | 'b' | 'f' | 'n' | 'r' | 't' | 'v' | '\\' | '"' | '\'' | '\n'
                 );
                 if escaped.is_ascii_digit() {
-                    // One to three digits, at most 255: three of them are checked, fewer are always right.
+                    // A decimal escape has one to three digits and is at most 255. Only three
+                    // digits can exceed that.
                     let digits: String =
                         rest[at + 1..].chars().take(3).take_while(char::is_ascii_digit).collect();
                     digits.parse::<u8>().ok()?;
@@ -152,7 +159,7 @@ fn quoted(rest: &str) -> Option<usize> {
     None
 }
 
-/// The length of a number: decimal or hexadecimal, without what LuaJIT adds to them.
+/// Returns the length of a number: decimal or hexadecimal, without LuaJIT's extensions.
 fn number(rest: &str) -> Option<usize> {
     let digits = |text: &str, is: fn(&u8) -> bool| text.bytes().take_while(is).count();
     let length = if rest.starts_with("0x") || rest.starts_with("0X") {
@@ -162,7 +169,8 @@ fn number(rest: &str) -> Option<usize> {
         }
     } else {
         let mut length = digits(rest, u8::is_ascii_digit);
-        // `1..2` is a number and what joins texts, which Lua takes for a number that is none.
+        // `1..2` is a number followed by the concatenation operator, which Lua parses as an invalid
+        // number.
         if rest[length..].starts_with('.') {
             length += 1 + digits(&rest[length + 1..], u8::is_ascii_digit);
         }
@@ -186,13 +194,13 @@ struct LuaParser<'a> {
     functions: Vec<FunctionScope>,
 }
 
-/// What is known of the function that is read.
+/// State of the function that is being parsed.
 struct FunctionScope {
-    /// Whether it takes any number of arguments (`...`).
+    /// Whether the function has variable arguments (`...`).
     takes_more: bool,
-    /// How many loops are around.
+    /// Number of enclosing loops.
     loops: usize,
-    /// How many names it has had.
+    /// Number of local names so far.
     locals: usize,
 }
 
@@ -208,7 +216,7 @@ impl<'a> LuaParser<'a> {
         Ok(())
     }
 
-    /// What may stand at the top level: definitions of functions, and names of constants.
+    /// Parses a top-level statement: the definition of a function or a constant.
     fn definition(&mut self) -> LuaRead {
         if self.takes("function") {
             self.name()?;
@@ -240,7 +248,7 @@ impl<'a> LuaParser<'a> {
         }
     }
 
-    /// A value that nothing can go wrong with.
+    /// Parses a value that cannot fail at load time.
     fn constant(&mut self) -> LuaRead {
         match self.peek() {
             LuaToken::Number | LuaToken::Text | LuaToken::Name(_) => self.at += 1,
@@ -257,7 +265,7 @@ impl<'a> LuaParser<'a> {
                 );
             }
         }
-        // What follows a value goes on with it, or begins what is next.
+        // The next token must not continue the value.
         match self.peek() {
             LuaToken::Sign(sign)
                 if BINARY.contains(&sign) || matches!(sign, "(" | "[" | "." | ":") =>
@@ -489,7 +497,7 @@ impl<'a> LuaParser<'a> {
         Ok(())
     }
 
-    /// A name or what is in brackets, and what is taken of it.
+    /// Parses a name or an expression in parentheses, with its suffixes.
     fn suffixed(&mut self) -> LuaRead<Suffixed> {
         let mut kind = match self.peek() {
             LuaToken::Name(_) => {
@@ -537,7 +545,7 @@ impl<'a> LuaParser<'a> {
             LuaToken::Text => self.at += 1,
             LuaToken::Sign("{") => self.table()?,
             LuaToken::Sign("(") => {
-                // Lua can't tell whether it begins what is next.
+                // Lua cannot decide whether the parenthesis begins a new statement.
                 if self.at > 0 && self.tokens[self.at - 1].1 != self.tokens[self.at].1 {
                     return Err(self.not_here("is in another line than what it calls"));
                 }
@@ -606,7 +614,7 @@ impl<'a> LuaParser<'a> {
         self.functions.last_mut().expect("the script is one")
     }
 
-    /// A name that the function has for itself.
+    /// Parses a local name of the function.
     fn local(&mut self) -> LuaRead {
         self.name()?;
         self.function().locals += 1;
@@ -671,10 +679,10 @@ impl<'a> LuaParser<'a> {
     }
 }
 
-/// What a name is with what is taken of it.
+/// Kind of a name with its suffixes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suffixed {
-    /// Something that a value can be given to.
+    /// An assignable expression.
     Place,
     Call,
     Value,
@@ -685,7 +693,7 @@ mod tests {
     use super::check;
 
     #[test]
-    fn scripts_that_only_define_are_taken() {
+    fn scripts_with_only_definitions_are_accepted() {
         for script in [
             "",
             "-- nothing\n--[[ more\nof it ]]",
@@ -702,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_envoys_may_refuse_are_not() {
+    fn scripts_that_envoy_may_reject_are_rejected() {
         for (script, wanted) in [
             ("function f(", "line 1: the end stands where a name must"),
             ("function f() return 1", "line 1: the end stands where end must"),

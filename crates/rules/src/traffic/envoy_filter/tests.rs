@@ -16,7 +16,7 @@ fn read(namespace: &str, name: &str, spec: &Value) -> (EnvoyFilter, Vec<Reason>)
     EnvoyFilter::read(ObjectMeta::of(&key, &object), &object).expect("it is read")
 }
 
-/// A filter that Envoys take.
+/// Returns a filter that Envoy accepts.
 fn buffer(name: &str) -> Value {
     json!({ "name": name, "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
@@ -28,7 +28,7 @@ fn patch(name: &str) -> Value {
     json!({ "applyTo": "HTTP_FILTER", "patch": { "operation": "INSERT_FIRST", "value": buffer(name) } })
 }
 
-/// The patch with another value somewhere.
+/// Returns the patch with one changed value.
 fn with(pointer: &str, value: Value) -> Value {
     let mut patch = patch("x");
     let mut at = &mut patch;
@@ -39,7 +39,8 @@ fn with(pointer: &str, value: Value) -> Value {
     patch
 }
 
-/// What is said of a patch that stands between two good ones, and that these hold.
+/// Returns the reason for an invalid patch between two valid ones. Checks that the valid ones
+/// apply.
 fn reasons_of(bad: Value) -> String {
     let (filter, reasons) =
         read("shop", "one", &json!({ "configPatches": [patch("a"), bad, patch("b")] }));
@@ -51,7 +52,7 @@ fn reasons_of(bad: Value) -> String {
 }
 
 #[test]
-fn sorts_of_proxies_that_an_object_tells_apart_have_a_bound() {
+fn number_of_proxy_matches_of_an_object_is_limited() {
     let of = |version: usize| {
         let mut patch = patch(&format!("f{version}"));
         patch["match"]["proxy"] = json!({ "proxyVersion": format!("^1.{version}$") });
@@ -67,7 +68,7 @@ fn sorts_of_proxies_that_an_object_tells_apart_have_a_bound() {
 }
 
 #[test]
-fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead() {
+fn unsupported_patch_is_left_out_with_an_alternative() {
     let cases = [
         (
             with("applyTo", json!("LISTENER")),
@@ -166,7 +167,7 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
     }
 }
 
-/// A patch of that configuration.
+/// Returns a patch with this filter configuration.
 fn configured(kind: &str, config: Value) -> Value {
     let mut typed =
         json!({ "@type": format!("type.googleapis.com/envoy.extensions.filters.http.{kind}") });
@@ -178,7 +179,7 @@ fn configured(kind: &str, config: Value) -> Value {
 }
 
 #[test]
-fn filter_that_envoys_would_refuse_is_left_out() {
+fn filter_that_envoy_would_reject_is_left_out() {
     const LUA: &str = "lua.v3.Lua";
     const LIMIT: &str = "local_ratelimit.v3.LocalRateLimit";
     const AUTHZ: &str = "ext_authz.v3.ExtAuthz";
@@ -264,7 +265,7 @@ fn filter_that_envoys_would_refuse_is_left_out() {
 }
 
 #[test]
-fn typed_structs_are_what_they_hold() {
+fn typed_structs_equal_the_message_inside() {
     let held = json!({ "max_request_bytes": 10 });
     let url = "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer";
     let of = |name: &str| {
@@ -286,7 +287,7 @@ fn filter_of(patch: &PlacedPatch) -> &PatchedFilter {
     }
 }
 
-/// A patch that merges this into managers.
+/// Returns a patch that merges these settings into connection managers.
 fn merging(fields: Value) -> Value {
     let name = "envoy.filters.network.http_connection_manager";
     let kind = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
@@ -303,7 +304,7 @@ fn merging(fields: Value) -> Value {
 }
 
 #[test]
-fn what_is_merged_into_managers_is_what_envoys_take() {
+fn only_valid_settings_are_merged_into_managers() {
     let good = [
         json!({ "useRemoteAddress": true, "xffNumTrustedHops": 2, "skip_xff_append": true }),
         json!({ "stream_idle_timeout": "0s", "request_timeout": "30s" }),
@@ -357,7 +358,7 @@ fn what_is_merged_into_managers_is_what_envoys_take() {
     }
 }
 
-/// A patch that adds a cluster, of which something is otherwise.
+/// Returns a patch that adds a cluster with one changed value.
 fn adding(pointer: &str, value: Value) -> Value {
     let address = json!({ "socketAddress": { "address": "limits.example", "portValue": 8081 } });
     let protocol = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -386,7 +387,7 @@ fn adding(pointer: &str, value: Value) -> Value {
 }
 
 #[test]
-fn clusters_are_added_that_envoys_take() {
+fn only_valid_clusters_are_added() {
     let (filter, reasons) =
         read("shop", "one", &json!({ "configPatches": [adding("", Value::Null)] }));
     assert_eq!((filter.patches.len(), reasons), (1, vec![]));
@@ -430,7 +431,7 @@ fn clusters_are_added_that_envoys_take() {
     assert!(reasons_of(bad).starts_with("STR1076 .match.cluster: "));
 }
 
-/// The names of the filters that a proxy has at a place.
+/// Returns the names of a proxy's filters for one direction.
 fn names(filters: &EnvoyFilters, of: (&Namespace, &Selection), place: PatchPlace) -> Vec<String> {
     let all = filters.at(of, place);
     all.iter()
@@ -442,7 +443,7 @@ fn names(filters: &EnvoyFilters, of: (&Namespace, &Selection), place: PatchPlace
 }
 
 #[test]
-fn several_objects_count_by_priority_then_the_roots_then_by_age_and_name() {
+fn objects_are_sorted_by_priority_root_namespace_age_and_name() {
     let one = |name: &str, more: Value| {
         let mut spec = json!({ "configPatches": [patch(name)] });
         spec.as_object_mut()
@@ -501,7 +502,8 @@ fn several_objects_count_by_priority_then_the_roots_then_by_age_and_name() {
         at("shop", &[("app", "web")], inbound),
         ["own-first", "root-web", "root", "own-a", "own-b", "own-web", "root-late"]
     );
-    // Those of the root namespace that select do so everywhere, and once in the root namespace itself.
+    // Objects of the root namespace apply to selected proxies in all namespaces, and only once in
+    // the root namespace.
     assert_eq!(at("elsewhere", &[("app", "web")], inbound), ["root-web", "root", "root-late"]);
     assert_eq!(at(root.as_str(), &[("app", "web")], inbound), ["root-web", "root", "root-late"]);
     assert_eq!(at("pay", &[], inbound), ["root", "in:80", "root-late"]);
