@@ -1,35 +1,36 @@
-//! Regular expressions as Envoy takes them: the syntax of RE2, and how large a program it makes of one.
-//! (RE2, `doc/syntax.txt`; Envoy, `re2.max_program_size.error_level`.)
+//! Validation of regular expressions for Envoy: the syntax of RE2, and the size of the compiled
+//! program (RE2, `doc/syntax.txt`; Envoy, `re2.max_program_size.error_level`).
 //!
-//! One expression that Envoy can't compile makes it refuse the whole table of routes that holds it, so this is stricter
-//! where RE2 is vague, such as in the names of rare scripts.
+//! Envoy rejects the whole route configuration if it cannot compile one expression. This module is
+//! therefore stricter than RE2 where RE2 is vague, for example in names of rare scripts.
 
-/// The most repetitions of one thing, nested ones multiplied.
+/// Maximum number of repetitions of one element; nested repetitions are multiplied.
 const REPEAT_MAX: u32 = 1000;
-/// The largest program that is sent: what Istio's bootstraps and ours let Envoy take.
+/// Maximum size of a program in instructions. The bootstraps of Istio and Strait configure this
+/// limit in Envoy.
 const PROGRAM_MAX: u64 = 32_768;
-/// The longest expression (Istio refuses longer ones where they are written).
+/// Maximum length of an expression in bytes. Istio's schema rejects longer ones.
 const LENGTH_MAX: usize = 1024;
-/// What an Envoy takes whose bootstrap says nothing of it.
+/// Maximum size of a program in Envoys without a limit in their bootstrap.
 pub const PLAIN_PROGRAM_MAX: u64 = 100;
-/// About how many instructions RE2 makes of any character but a few (8 on Envoy 1.36, 2 on 1.40).
+/// Approximate number of RE2 instructions for a negated class or `.` (8 on Envoy 1.36, 2 on 1.40).
 const ANY_CHARACTER: u64 = 8;
-/// What every program has besides.
+/// Number of additional instructions of every program.
 const FRAME: u64 = 4;
 
-/// What is known of an expression that can be compiled.
+/// Properties of a valid expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Regex {
-    /// How many groups it captures.
+    /// Number of capture groups.
     pub groups: u32,
-    /// About how large the program is, in instructions: rather more than less.
+    /// Approximate size of the program in instructions, rather too large than too small.
     pub size: u64,
 }
 
-/// Reads an expression.
+/// Parses an expression.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of the problem.
 pub fn parse(text: &str) -> Result<Regex, String> {
     if text.is_empty() {
         return Err("is empty".to_owned());
@@ -49,10 +50,10 @@ pub fn parse(text: &str) -> Result<Regex, String> {
     Ok(Regex { groups: parser.groups, size })
 }
 
-/// The highest group that a substitution names (`\1`), if it is one that RE2 takes.
+/// Returns the highest group in a substitution (`\1`).
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// RE2 does not accept the substitution.
 pub fn groups_of(substitution: &str) -> Result<u32, String> {
     let mut highest = 0;
     let mut rest = substitution.chars();
@@ -71,7 +72,7 @@ pub fn groups_of(substitution: &str) -> Result<u32, String> {
     Ok(highest)
 }
 
-/// A text as an expression that takes it alone.
+/// Returns an expression that matches exactly this text.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -83,11 +84,11 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// What a part of an expression comes to.
+/// Properties of a part of an expression.
 #[derive(Debug, Clone, Copy, Default)]
 struct RegexPart {
     instructions: u64,
-    /// How often the thing that is repeated most is.
+    /// Highest repetition count of any element.
     repeated: u32,
 }
 
@@ -115,7 +116,8 @@ impl<'a> RegexParser<'a> {
         stripped.is_some()
     }
 
-    /// Up to a `)` that it doesn't take, or to the end. `depth` is bounded by the length of the whole.
+    /// Parses alternatives up to a closing `)`, which is not consumed, or up to the end. The length
+    /// of the expression limits `depth`.
     fn alternatives(&mut self, depth: usize) -> Result<RegexPart, String> {
         let mut all = self.sequence(depth)?;
         while self.take("|") {
@@ -128,7 +130,7 @@ impl<'a> RegexParser<'a> {
 
     fn sequence(&mut self, depth: usize) -> Result<RegexPart, String> {
         let mut all = RegexPart::default();
-        // The last thing, and whether it is repeated already.
+        // The last element, and whether it is repeated already.
         let mut last: Option<(RegexPart, bool)> = None;
         while let Some(c) = self.peek() {
             if c == '|' || c == ')' {
@@ -158,8 +160,8 @@ impl<'a> RegexParser<'a> {
         Ok(all)
     }
 
-    /// `*`, `+`, `?`, `{2,3}`: at least and at most so often, `None` for any number. A `{` that begins none of these is a
-    /// character.
+    /// Parses `*`, `+`, `?` or `{2,3}`: minimum and maximum, `None` without a maximum. Any other
+    /// `{` is a literal.
     fn repetition(&mut self) -> Result<Option<(u32, Option<u32>)>, String> {
         let found = match self.peek() {
             Some('*') => (0, None),
@@ -193,7 +195,7 @@ impl<'a> RegexParser<'a> {
         Ok(Some(found))
     }
 
-    /// One thing that can be repeated; `None` for flags.
+    /// Parses one repeatable element; `None` for flags.
     fn thing(&mut self, depth: usize) -> Result<Option<RegexPart>, String> {
         let one = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
         match self.next().unwrap_or_default() {
@@ -246,7 +248,7 @@ impl<'a> RegexParser<'a> {
         Ok(Some(inner))
     }
 
-    /// What follows a `\` outside of brackets.
+    /// Parses the rest of an escape sequence outside of a character class.
     fn escape(&mut self) -> Result<Option<RegexPart>, String> {
         let one = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
         match self.peek() {
@@ -279,7 +281,7 @@ impl<'a> RegexParser<'a> {
         }
     }
 
-    /// `\pL`, `\p{Greek}`, at the `p`.
+    /// Parses `\pL` or `\p{Greek}`, beginning at the `p`.
     fn property(&mut self) -> Result<(), String> {
         self.next();
         let name = match self.peek() {
@@ -304,7 +306,7 @@ impl<'a> RegexParser<'a> {
         }
     }
 
-    /// One escaped character, behind the `\`.
+    /// Parses an escaped character, after the `\`.
     fn character(&mut self) -> Result<char, String> {
         let Some(c) = self.next() else { return Err("ends in \\".to_owned()) };
         let named = |c| format!("has \\{c}, which RE2 doesn't know");
@@ -341,7 +343,7 @@ impl<'a> RegexParser<'a> {
         }
     }
 
-    /// What is in brackets, behind the `[`.
+    /// Parses a character class, after the `[`.
     fn class(&mut self) -> Result<RegexPart, String> {
         let open = "has a [ that nothing closes";
         let negated = self.take("^");
@@ -422,13 +424,13 @@ fn repeat(thing: RegexPart, least: u32, most: Option<u32>) -> Result<RegexPart, 
     Ok(RegexPart { instructions, repeated })
 }
 
-/// Names of classes within brackets.
+/// Names of POSIX classes in brackets.
 const CLASSES: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
     "space", "upper", "word", "xdigit",
 ];
 
-/// General categories, and the scripts that are met most.
+/// Returns whether a name is a general category or a common script.
 fn is_property(name: &str) -> bool {
     const CATEGORIES: [&str; 37] = [
         "Any", "C", "Cc", "Cf", "Co", "Cs", "L", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me",
@@ -459,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_re2_takes_is_taken() {
+    fn valid_expressions_are_accepted() {
         let cases = [
             ("/api/v[0-9]+/users/.*", 0),
             (".*", 0),
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_re2_refuses_is_refused() {
+    fn invalid_expressions_are_rejected() {
         let long = "a".repeat(1025);
         let cases = [
             "",
@@ -523,8 +525,8 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_no_smaller_than_what_envoys_make_of_them() {
-        // As Envoy 1.36 says.
+    fn estimated_program_size_is_not_below_the_size_in_envoy() {
+        // Sizes that Envoy 1.36 reports.
         let cases = [
             (".*", 12),
             ("/api/v[0-9]+/users/.*", 27),
@@ -546,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_substitution_names_groups_by_digits() {
+    fn substitution_refers_to_groups_by_digits() {
         assert_eq!(groups_of(r"/new/\1/\2"), Ok(2));
         assert_eq!(groups_of(r"a\\1"), Ok(0));
         assert!(groups_of(r"a\x").is_err() && groups_of("a\\").is_err());

@@ -1,6 +1,6 @@
-//! How a service is spoken to by TLS, and when that can't be. What can't be made is never plain text in its place:
-//! whoever asked for TLS is given no way to the service then. (Istio, `ClientTLSSettings`;
-//! docs/decisions/0042-tls-to-services.md.)
+//! TLS settings of clients for a service. If the settings cannot be applied, clients never fall
+//! back to plaintext: the service becomes unreachable for them (Istio, `ClientTLSSettings`;
+//! docs/decisions/0042-tls-to-services.md).
 
 use std::net::IpAddr;
 
@@ -10,76 +10,80 @@ use crate::traffic::object::Reason;
 use strait_base::codes;
 use strait_model::tls_files::{PairFiles, RootFiles};
 
-/// How a service is spoken to, where a rule says that.
+/// TLS settings of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientTls {
-    /// In plain text, whatever its endpoints take.
+    /// Plaintext, regardless of what the endpoints accept.
     Disable,
-    /// By the mesh's mTLS, whatever its endpoints take.
+    /// The mesh's mTLS, regardless of what the endpoints accept.
     Mesh(ServerName),
-    /// As servers are spoken to that know nothing of the mesh.
+    /// TLS to servers outside of the mesh.
     Foreign(ForeignTls),
-    /// Not at all: what the rule asks for can't be made.
+    /// No connection, because the settings of the rule cannot be applied.
     Impossible,
 }
 
-/// Which server is asked for, and which is accepted.
+/// Requested server name and accepted certificate names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ServerName {
-    /// The name that is asked for (SNI), at most 255 bytes; empty for the default.
+    /// Requested server name (SNI), at most 255 bytes; empty for the default.
     pub sni: String,
-    /// The names of which the server's certificate must have one; empty for the default.
+    /// Accepted names in the server's certificate. Empty for the default.
     pub subject_alt_names: Vec<String>,
 }
 
-/// TLS to a server that knows nothing of the mesh.
+/// TLS to a server outside of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ForeignTls {
-    /// Which server.
+    /// Name of the server.
     pub server: ServerName,
-    /// Who vouches for it; `None` where nobody has to.
+    /// Root certificates that verify the server; `None` without verification.
     pub roots: Option<TrustedRoots>,
-    /// The client's own certificate, where it shows one.
+    /// Client certificate, if the client has one.
     pub client: Option<ClientCertificate>,
-    /// Whether routers alone can speak so: what it takes are Secrets, which sidecars are given by a rule that selects them.
+    /// Whether only gateway proxies can use it. It needs Secrets, and sidecars receive Secrets only
+    /// through a rule that selects them.
     pub by_routers: bool,
 }
 
-/// Who may vouch for a server.
+/// Root certificates that verify a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TrustedRoots {
-    /// Those of files at the proxy.
+    /// Files at the proxy.
     Files(RootFiles),
-    /// Those of a Secret of the proxy's namespace, by its name.
+    /// Name of a Secret in the proxy's namespace.
     Secret(String),
 }
 
-/// A client's own certificate.
+/// Client certificate and key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientCertificate {
-    /// That of files at the proxy.
+    /// Files at the proxy.
     Files(PairFiles),
-    /// That of a Secret of the proxy's namespace, by its name.
+    /// Name of a Secret in the proxy's namespace.
     Secret(String),
 }
 
-/// Whose policy it is.
+/// Workloads that the rule of a policy applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleScope {
-    /// That of a rule for all workloads that see it. Of these routers may be given Secrets of theirs.
+    /// All workloads that the rule is exported to. Among these, gateway proxies may receive Secrets
+    /// of their namespace.
     Everybody,
-    /// That of a rule for those of its namespace that its selector selects. They may be given Secrets of theirs.
+    /// Workloads of the rule's namespace that its selector matches. They may receive Secrets of
+    /// their namespace.
     Selected,
 }
 
-/// Envoy's longest SNI, in bytes.
+/// Maximum length of Envoy's SNI in bytes.
 const SNI_MAX: usize = 255;
-/// The longest path, in bytes: two of them make the name of a secret, of at most 512.
+/// Maximum length of a path in bytes. Two paths are part of the name of an Envoy secret, which has
+/// at most 512 bytes.
 const PATH_MAX: usize = 240;
 
 #[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
 enum RawTlsMode {
-    /// What the schema has where no mode is named.
+    /// Default of the schema without a mode.
     #[default]
     #[serde(rename = "DISABLE")]
     Disable,
@@ -105,7 +109,7 @@ pub(super) struct RawClientTls {
     insecure_skip_verify: bool,
 }
 
-/// Why it can't be made: the field that says so, and what is wrong with it.
+/// Reason why the settings cannot be applied: the field and the problem.
 type Obstacle = (&'static str, String);
 
 impl RawClientTls {
@@ -188,7 +192,7 @@ impl RawClientTls {
             if let Some(fact) = path_fault(file) {
                 return Err((field, fact.to_owned()));
             }
-            // Envoy watches the folder of a file, and rejects a path without one.
+            // Envoy watches the directory of a file, and rejects a path without one.
             if !file.is_empty() && !file.starts_with('/') {
                 return Err((field, "it is no absolute path of a file at the proxy".to_owned()));
             }
@@ -221,7 +225,7 @@ impl RawClientTls {
     }
 }
 
-/// The Secret that a workload is given by that name.
+/// Returns the name of the Secret in the workload's namespace.
 fn secret_name(text: &str) -> Option<String> {
     let name = text.strip_prefix("kubernetes://").unwrap_or(text);
     let legal =
@@ -230,8 +234,8 @@ fn secret_name(text: &str) -> Option<String> {
     is_one.then(|| name.to_owned())
 }
 
-/// Why a proxy can't be told of the file at that path. Envoy reads it; its name stands among others in the name of a
-/// secret, with `~` between them.
+/// Returns the reason why a proxy cannot receive the path of a file. Envoy secrets are named after
+/// such paths, joined with `~`.
 pub(in crate::traffic) fn path_fault(text: &str) -> Option<&'static str> {
     if text.contains('~') || text.chars().any(char::is_control) {
         return Some("it is no path that a proxy can be told: it has a ~ or a control character");
@@ -240,10 +244,10 @@ pub(in crate::traffic) fn path_fault(text: &str) -> Option<&'static str> {
     (text.len() > PATH_MAX).then_some(fact)
 }
 
-/// What a name that a certificate must have is a name of.
+/// Kind of a name in a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameKind {
-    /// `scheme://…`, as SPIFFE IDs are.
+    /// `scheme://…`, for example a SPIFFE ID.
     Uri,
     /// An IP address.
     Address,
@@ -252,7 +256,7 @@ pub enum NameKind {
 }
 
 impl NameKind {
-    /// By how it is written: the schema doesn't say.
+    /// Returns the kind that follows from the text, because the schema does not specify it.
     pub fn of(name: &str) -> Self {
         if name.contains("://") {
             Self::Uri

@@ -1,4 +1,4 @@
-//! A traffic policy as manifests have it, and what of it can't be done.
+//! Raw form of a traffic policy, and reasons for its invalid parts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -48,8 +48,8 @@ struct RawPort {
     number: u32,
 }
 
-/// The groups that stand at a service and at each of its ports. They are fields of both, since a flattened struct would lose
-/// the path to what can't be read.
+/// Groups of a service and of each port. They are explicit fields of both, because a flattened
+/// struct would lose the path of invalid fields.
 struct RawGroups {
     load_balancer: Option<RawLoadBalancer>,
     connection_pool: Option<WrittenPool>,
@@ -122,7 +122,7 @@ struct RawCookie {
     attributes: Vec<RawAttribute>,
 }
 
-/// An attribute of a cookie that is set.
+/// An attribute of a new cookie.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct RawAttribute {
@@ -150,11 +150,12 @@ struct RawWarmup {
     aggression: Option<f64>,
 }
 
-/// Envoy's largest ring.
+/// Maximum number of entries of Envoy's ring.
 const RING_MAX: u64 = 8 << 20;
-/// From here on it is said what a ring takes: Envoy 1.40 makes one of 1 Mi in 0.13 s, in its main thread.
+/// Number of entries from which a ring causes a warning: Envoy 1.40 builds a ring of 1 Mi in 0.13
+/// s, in its main thread.
 const RING_LARGE: u64 = 1 << 20;
-/// Envoy's largest table.
+/// Maximum number of entries of Envoy's Maglev table.
 const MAGLEV_MAX: u64 = 5_000_011;
 
 impl TrafficPolicy {
@@ -260,7 +261,7 @@ impl RawTunnel {
         };
         let host = match self.target_host.parse::<IpAddr>() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
-            // Envoy takes a % for the beginning of a variable.
+            // Envoy interprets % as the beginning of a variable.
             _ if is_host(&self.target_host) => self.target_host,
             _ => {
                 let fact = format!("{:?} is neither a host name nor an address", self.target_host);
@@ -279,7 +280,8 @@ fn is_host(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && text.bytes().all(legal)
 }
 
-/// Whether an attribute of a cookie ends neither itself nor the line that it is in.
+/// Returns whether a cookie attribute contains no character that ends the attribute or the header
+/// line.
 fn is_attribute(one: &RawAttribute) -> bool {
     let legal = |text: &str| !text.contains(|c: char| c.is_control() || c == ';');
     let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
@@ -357,7 +359,8 @@ impl RawLoadBalancer {
     }
 }
 
-/// What of `failover` compares with nothing, or is decided by another field already.
+/// Returns warnings for entries of `failover` that match nothing or that `failoverPriority`
+/// overrides.
 fn failover_without_effect(setting: &LocalitySetting, path: &str) -> Vec<Reason> {
     let is_region = |text: &str| !text.is_empty() && !text.contains(['/', '*']);
     let path = |at: usize| format!("{path}.localityLbSetting.failover[{at}]");
@@ -483,7 +486,7 @@ impl RawWarmup {
     }
 }
 
-/// The limits that are written at a place, with what of them can't be done.
+/// Parses connection pool limits, and adds reasons for invalid ones.
 pub(in crate::traffic) fn pool_limits(
     written: WrittenPool,
     path: &str,
