@@ -26,7 +26,7 @@ pub struct Traffic {
     pub sidecars: Sidecars,
     /// Servers of gateways.
     pub gateways: Gateways,
-    /// Access logs, traces and metrics of proxies.
+    /// Access logs and traces of proxies.
     pub telemetries: Telemetries,
     /// Additional filters of proxies.
     pub envoy_filters: EnvoyFilters,

@@ -1,5 +1,5 @@
-//! Where the services of a Sidecar's listener are reached, and where what the mesh doesn't know goes. (Istio, "Sidecar",
-//! `IstioEgressListener`, `OutboundTrafficPolicy`.)
+//! Address of a Sidecar's listener, and the proxy for unknown destinations (Istio, "Sidecar",
+//! `IstioEgressListener`, `OutboundTrafficPolicy`).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -11,27 +11,28 @@ use crate::traffic::kind::KindSettings;
 use strait_model::mesh_config::OutboundTrafficPolicy;
 use strait_model::{Hostname, Namespace};
 
-/// Where services are reached, in place of their own addresses.
+/// Address at which services are reached instead of their own addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressAddress {
     /// The address.
     pub address: IpAddr,
-    /// Whether the proxy listens there itself; else connections are redirected to it (`captureMode`).
+    /// Whether the proxy itself listens there. Otherwise connections are redirected to the proxy
+    /// (`captureMode`).
     pub listens: bool,
 }
 
-/// The service that is sent what the mesh doesn't know.
+/// The service that receives connections to unknown destinations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressProxy {
-    /// Its host.
+    /// Hostname of the service.
     pub host: Hostname,
-    /// Its port.
+    /// Port of the service.
     pub port: u16,
-    /// A subset of it; empty for all.
+    /// Subset of the service; empty for all endpoints.
     pub subset: Arc<str>,
 }
 
-/// The port of a listener, as it is written.
+/// Raw form of the port of a listener.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct RawListenerPort {
@@ -55,7 +56,7 @@ struct RawProxyPort {
 }
 
 impl RawEgressProxy {
-    /// What is meant; else the field that is wrong, and how.
+    /// Parses the proxy. An error contains the invalid field and the problem.
     pub(super) fn read(
         self,
         mode: Option<OutboundTrafficPolicy>,
@@ -79,7 +80,8 @@ impl RawEgressProxy {
     }
 }
 
-/// Where the services of a listener are reached, if not at their own addresses; else the field that is wrong, and how.
+/// Parses the address of a listener; `None` for the addresses of the services. An error contains
+/// the invalid field and the problem.
 pub(super) fn address(
     bind: &str,
     capture_mode: Option<&str>,
@@ -102,7 +104,7 @@ pub(super) fn address(
         return Ok(Some(EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens }));
     }
     match bind.parse::<IpAddr>() {
-        // All addresses would be those of other listeners as well, and Envoy refuses the second.
+        // It would conflict with other listeners on the port, and Envoy rejects the second one.
         Ok(address) if address.is_unspecified() && listens => {
             Err((field, format!("{bind} is every address: name one; {left_out}")))
         }

@@ -1,25 +1,28 @@
-//! Whether Envoys can read an expression of CEL. (Common Expression Language, "Language Definition"; Envoy, access log
-//! filter `envoy.access_loggers.extension_filters.cel`; tried on Envoy 1.36 and 1.40.)
+//! Checks whether Envoy can parse a CEL expression (Common Expression Language, "Language
+//! Definition"; Envoy, access log filter `envoy.access_loggers.extension_filters.cel`; tested with
+//! Envoy 1.36 and 1.40).
 //!
-//! One that they can't read makes them refuse the whole listener. Which attributes there are doesn't matter for that: one
-//! that is not there is an error where a request is looked at, and that request isn't written. This is stricter than
-//! Envoys where the language is rarely used: comments, names in backticks and messages are refused.
+//! Envoy rejects the whole listener if it cannot parse an expression. Unknown attributes are no
+//! problem: they are an error for a single request, which is then not logged. This check is
+//! stricter than Envoy for rarely used syntax: comments, names in backticks and messages are
+//! rejected.
 
 mod tokens;
 
 use self::tokens::{CelToken, tokens};
 use crate::traffic::re2;
 
-/// How a function is called.
+/// Form of a function call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CelForm {
-    /// `name(a)`, with so many values.
+    /// `name(a)`, with this number of arguments.
     Global(usize),
-    /// `name(a, b)`, with so many values, or `a.name(b)`.
+    /// `name(a, b)`, with this number of arguments, or `a.name(b)`.
     Either(usize),
 }
 
-/// Functions that Envoys know. Those over lists, and `string`, are switched off there. `has` is none: it is a macro.
+/// Functions that Envoy supports. It disables functions over lists and `string`. `has` is a macro,
+/// not a function.
 const FUNCTIONS: [(&str, CelForm); 13] = [
     ("bytes", CelForm::Global(1)),
     ("contains", CelForm::Either(2)),
@@ -36,7 +39,7 @@ const FUNCTIONS: [(&str, CelForm); 13] = [
     ("uint", CelForm::Global(1)),
 ];
 
-/// Words that name nothing.
+/// Reserved words, which are not valid names.
 const RESERVED: [&str; 17] = [
     "as",
     "break",
@@ -57,19 +60,20 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// Words that are values.
+/// Words that are literals.
 const VALUES: [&str; 3] = ["false", "null", "true"];
 
-/// How deep an expression is at most: each operator, selection, index and call is one deeper than what it works on, so
-/// that `1 + 1 + 1` is 3 deep. A whole chain of `||` or `&&` is one. (cel-cpp, `max_recursion_depth`, as Envoys set it.)
+/// Maximum depth of an expression. Each operator, selection, index and call adds one level to its
+/// operand, so that `1 + 1 + 1` has depth 3. A whole chain of `||` or `&&` adds one level (cel-cpp,
+/// `max_recursion_depth`, as set by Envoy).
 const DEPTH_MAX: usize = 32;
-/// Bytes of an expression.
+/// Maximum length of an expression in bytes.
 const BYTES_MAX: usize = 4096;
 
 /// Checks an expression.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of the problem.
 pub(super) fn check(text: &str) -> Result<(), String> {
     if text.len() > BYTES_MAX {
         return Err(format!("is longer than {BYTES_MAX} bytes"));
@@ -88,11 +92,12 @@ fn too_deep() -> String {
     format!("is more than {DEPTH_MAX} operators, selections or calls deep")
 }
 
-/// By recursive descent; what reads a part gives how deep it is. Of operators but `||` and `&&` it doesn't matter which
-/// binds closer: a chain of them is taken for as deep as it can be.
+/// Recursive-descent parser. Each function returns the depth of the part that it parsed. The
+/// precedence of operators other than `||` and `&&` does not matter: the maximum possible depth of
+/// a chain is assumed.
 struct Parser<'t, 'a> {
     rest: &'t [CelToken<'a>],
-    /// How many expressions are being read within each other.
+    /// Number of nested expressions that are being parsed.
     nested: usize,
 }
 
@@ -136,7 +141,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         self.joined("&&", Self::operands)
     }
 
-    /// Parts with one sign between them.
+    /// Parses operands that one operator separates.
     fn joined(
         &mut self,
         sign: &str,
@@ -150,7 +155,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(depth + usize::from(!is_alone))
     }
 
-    /// Members with operators between them.
+    /// Parses members that operators separate.
     fn operands(&mut self) -> Result<usize, String> {
         const BETWEEN: [&str; 11] = ["<=", ">=", "<", ">", "==", "!=", "+", "-", "*", "/", "%"];
         let mut deepest = self.member()?;
@@ -181,7 +186,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(self.selected()?.depth + usize::from(is_turned))
     }
 
-    /// A value, and what is selected of it.
+    /// Parses a value with its selections.
     fn selected(&mut self) -> Result<CelSelection, String> {
         let mut found = CelSelection { depth: self.primary()?, is_field: false };
         loop {
@@ -246,7 +251,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(*name)
     }
 
-    /// What stands behind a dot.
+    /// Parses the name after a dot.
     fn field(&mut self) -> Result<&'a str, String> {
         let name = self.name()?;
         if VALUES.contains(&name) {
@@ -255,7 +260,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(name)
     }
 
-    /// What `has` takes: a field of something, and nothing around it.
+    /// Parses the argument of `has`: a field selection.
     fn asked_field(&mut self) -> Result<usize, String> {
         let found = self.selected()?;
         if !found.is_field {
@@ -265,7 +270,8 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(found.depth)
     }
 
-    /// What a function is called with, of something so deep or of nothing; gives how deep the deepest of all this is.
+    /// Parses the arguments of a call. `of` is the depth of the receiver, if any. Returns the
+    /// maximum depth.
     fn call(&mut self, name: &str, of: Option<usize>) -> Result<usize, String> {
         let Some((_, form)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
             return Err(format!("calls {name}, which not every Envoy knows"));
@@ -290,7 +296,7 @@ impl<'t, 'a> Parser<'t, 'a> {
         Ok(depths.max().unwrap_or_default())
     }
 
-    /// The values of a call, to its end. Unlike lists, none may end with a comma.
+    /// Parses the arguments of a call up to its end. Unlike in lists, a trailing comma is invalid.
     fn values(&mut self) -> Result<Vec<CelValue<'t, 'a>>, String> {
         let mut values = Vec::new();
         if self.takes(")") {
@@ -325,21 +331,21 @@ impl<'t, 'a> Parser<'t, 'a> {
     }
 }
 
-/// A value with what is selected of it.
+/// A value with its selections.
 struct CelSelection {
     depth: usize,
-    /// Whether a field is what is selected last.
+    /// Whether the last selection is a field.
     is_field: bool,
 }
 
-/// A value that a function is called with.
+/// An argument of a call.
 struct CelValue<'t, 'a> {
     depth: usize,
     tokens: &'t [CelToken<'a>],
 }
 
-/// The text that an expression is, perhaps in parentheses. Envoys compile such a pattern when they read the expression,
-/// and any other where a request is looked at.
+/// Returns the string if the expression is a string literal, possibly in parentheses. Envoy
+/// compiles such a pattern when it parses the expression, and any other pattern for each request.
 fn text_alone<'t>(mut tokens: &'t [CelToken<'_>]) -> Option<&'t str> {
     while let [CelToken::Sign("("), within @ .., CelToken::Sign(")")] = tokens {
         tokens = within;
@@ -350,7 +356,7 @@ fn text_alone<'t>(mut tokens: &'t [CelToken<'_>]) -> Option<&'t str> {
     }
 }
 
-/// Programs for patterns in expressions are no larger than Envoys take where nothing is said.
+/// Checks that the program of a pattern is within Envoy's default limit.
 fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern.is_empty() {
         return Ok(());
@@ -364,7 +370,7 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Expressions that Envoys read, together with every function.
+/// Expressions that Envoy can parse. They use every supported function.
 pub const READABLE: [&str; 15] = [
     "response.code >= 400",
     "(connection.mtls && request.headers['x-log-mtls'] == 'true') || request.url_path.contains('v1beta3')",
@@ -383,7 +389,7 @@ pub const READABLE: [&str; 15] = [
     "true",
 ];
 
-/// Expressions for which Envoys refuse a whole listener, with a part of what is said of each.
+/// Expressions for which Envoy rejects a whole listener, each with a part of the error message.
 pub const UNREADABLE: [(&str, &str); 69] = [
     ("", "ends where a value"),
     ("response.code >=", "ends where a value"),
@@ -456,17 +462,17 @@ pub const UNREADABLE: [(&str, &str); 69] = [
     ("request.path.matches('(x{50}){20}')", "more than 100 instructions"),
 ];
 
-/// Expressions one operator, selection, index or call deeper than Envoys take.
+/// Returns expressions that are one level deeper than Envoy accepts.
 pub fn too_deep_for_envoys() -> Vec<String> {
     deep(1)
 }
 
-/// Expressions as deep as Envoys take.
+/// Returns expressions with the maximum depth that Envoy accepts.
 pub fn as_deep_as_envoys_take() -> Vec<String> {
     deep(0)
 }
 
-/// Chains and nestings as deep as Envoys take, and so much deeper.
+/// Returns chains and nested expressions with the maximum depth plus `more`.
 fn deep(more: usize) -> Vec<String> {
     let nested = |count: usize, before: &str, within: &str, after: &str| {
         let count = count + more;
@@ -495,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_envoys_read_is_taken() {
+    fn expressions_that_envoy_parses_are_accepted() {
         for text in READABLE {
             assert_eq!(check(text), Ok(()), "{text}");
         }
@@ -506,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_envoy_reads_is_refused_with_the_place() {
+    fn invalid_expressions_are_rejected_with_a_reason() {
         for (text, part) in UNREADABLE {
             let fact = check(text).expect_err(text);
             assert!(fact.contains(part), "{text}: {fact}");
@@ -519,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_taken_as_envoys_do() {
+    fn maximum_depth_equals_that_of_envoy() {
         for text in as_deep_as_envoys_take() {
             assert_eq!(check(&text), Ok(()), "{text}");
         }

@@ -1,4 +1,5 @@
-//! What Telemetries say of traces: where spans go, of how many requests, and what they hold. (Istio, "Telemetry", `tracing`.)
+//! Tracing settings of Telemetries: providers, sampling and tags of spans (Istio, "Telemetry",
+//! `tracing`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,49 +11,49 @@ use crate::traffic::object::Reason;
 use strait_base::codes;
 use strait_model::is_header_name;
 
-/// The share of requests that are traced where nobody says more. (Istio's default.)
+/// Default sampling rate, in traced requests per million (Istio's default).
 const SAMPLED_PER_MILLION: u32 = 10_000;
 
-/// What is said of traces at some ends of calls.
+/// A rule for traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TracingRule {
-    /// At which end of a call; `None` for both.
+    /// End of the call; `None` for both ends.
     pub(super) end: Option<CallEnd>,
-    /// To whom spans are sent, where it says that.
+    /// Provider that receives the spans, if set.
     pub(super) provider: Option<Arc<str>>,
     disabled: Option<bool>,
     sampled_per_million: Option<u32>,
     tags: Option<Arc<[SpanTag]>>,
 }
 
-/// What a proxy does of traces at one end of calls.
+/// Tracing settings of a proxy for one end of calls.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TracingChoice {
-    /// To whom it sends spans: a provider of the mesh config, or the name of none.
+    /// Provider that receives the spans, by its name in the mesh config. The name may be unknown.
     pub provider: Arc<str>,
-    /// Of how many requests of a million, where whoever calls has not decided it.
+    /// Number of traced requests per million, if the caller has not decided.
     pub sampled_per_million: u32,
-    /// What spans hold beside what proxies put there, by name.
+    /// Custom tags of spans, in addition to those that proxies add, by name.
     pub tags: Arc<[SpanTag]>,
 }
 
-/// A tag of spans.
+/// A custom tag of spans.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SpanTag {
-    /// Its name; never empty.
+    /// Name of the tag; never empty.
     pub name: Arc<str>,
-    /// What it says.
+    /// Value of the tag.
     pub value: SpanTagValue,
 }
 
-/// What a tag of a span says.
+/// Value of a custom tag.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SpanTagValue {
-    /// This text; never empty.
+    /// A constant text; never empty.
     Literal(Arc<str>),
-    /// A variable of the proxy's environment, else the second text, else there is no tag.
+    /// Environment variable of the proxy, and the default. If both are empty, the tag is omitted.
     Environment(Arc<str>, Arc<str>),
-    /// A header of the request, else the second text, else there is no tag.
+    /// Header of the request, and the default. If both are empty, the tag is omitted.
     Header(Arc<str>, Arc<str>),
 }
 
@@ -90,7 +91,7 @@ struct RawNamed {
 }
 
 impl RawTracing {
-    /// What is meant, with what its owner should know.
+    /// Parses the rule, and adds reasons to report to its owner.
     pub(super) fn read(self, path: &str, reasons: &mut Vec<Reason>) -> TracingRule {
         for (field, is_said, text) in [
             (
@@ -121,7 +122,7 @@ impl RawTracing {
                 let text = format!("{share} is no percentage: the nearer of 0 and 100 counts");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             }
-            // Not a number counts as 0.
+            // NaN becomes 0.
             per_million.clamp(0.0, 1_000_000.0) as u32
         });
         let tags = self.custom_tags.map(|tags| {
@@ -147,7 +148,7 @@ impl RawTracing {
 }
 
 impl RawTag {
-    /// A tag as Envoy takes it: it refuses whole listeners for one without a name or a value.
+    /// Parses a tag. Envoy rejects whole listeners for a tag without a name or a value.
     fn read(self, tag: &str) -> Result<SpanTagValue, &'static str> {
         if tag.is_empty() {
             return Err("it has no name");
@@ -173,7 +174,8 @@ impl RawTag {
     }
 }
 
-/// What is done of traces at an end of calls by these rules, each over the one before; `None` for nothing.
+/// Returns the tracing settings for one end of calls. Each rule overrides the previous ones. `None`
+/// if no spans are sent.
 pub(super) fn choice<'a>(
     rules: impl Iterator<Item = &'a TracingRule>,
     by_default: Option<&Arc<str>>,
