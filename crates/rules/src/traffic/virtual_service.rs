@@ -1,8 +1,8 @@
-//! VirtualService: which way requests and connections to a host go. (Istio, "Virtual Service";
-//! docs/reference/traffic.md, "VirtualService".)
+//! VirtualService: the routes of requests and connections to a host (Istio, "Virtual Service";
+//! docs/reference/traffic.md, "VirtualService").
 //!
-//! Reads an object into the form of [`super::route`]. What Envoy would refuse is left out, with a reason; which object
-//! a host belongs to is decided in [`super::virtual_services`].
+//! This module parses an object into the types of [`super::route`]. Values that Envoy would reject
+//! are left out with a reason. [`super::virtual_services`] decides which object a host belongs to.
 
 mod bound;
 mod claims;
@@ -36,35 +36,35 @@ use strait_base::codes;
 use strait_model::mesh_config::{SHORTER, at_least_a_millisecond};
 use strait_model::{ExportTo, Namespace, RareGroup, SortedMap, unsaid};
 
-/// A VirtualService, or the part of one that others delegate to.
+/// A parsed VirtualService, or a delegate: one without hosts, to which other objects delegate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualService {
-    /// Which, and how old.
+    /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// What proxies show of its routes.
+    /// Name of the object in the routes of proxies.
     pub origin: Arc<RouteOrigin>,
-    /// The hosts that it is about, each once; none for one that others delegate to.
+    /// Hosts without duplicates. Empty for a delegate.
     pub hosts: Box<[HostPattern]>,
-    /// The gateways that it is for, as `NAMESPACE/NAME`, or [`MESH`] for sidecars.
+    /// Gateways, as `NAMESPACE/NAME`, or [`MESH`] for sidecars.
     pub gateways: Arc<[Arc<str>]>,
-    /// The namespaces whose proxies it is for.
+    /// Namespaces of the proxies that the object applies to.
     pub export_to: ExportTo,
-    /// What becomes of requests.
+    /// Rules for requests.
     pub http: Arc<[HttpRule]>,
-    /// What few say.
+    /// Rarely used settings.
     pub more: RareGroup<RareRules>,
 }
 
-/// What few VirtualServices say.
+/// Rarely used settings of a VirtualService.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RareRules {
-    /// Of rules in whose place those of another object stand, that object, by their place among [`VirtualService::http`].
+    /// Delegates of rules, by the index of the rule in [`VirtualService::http`].
     pub delegates: SortedMap<usize, Delegate>,
-    /// What becomes of connections that begin TLS.
+    /// Rules for TLS connections, by server name.
     pub tls: Box<[TcpRule]>,
-    /// What becomes of other connections.
+    /// Rules for TCP connections.
     pub tcp: Box<[TcpRule]>,
-    /// Of one that delegates, or that others delegate to: how long each of [`VirtualService::http`] is.
+    /// Lengths of the rules in [`VirtualService::http`], for delegates and objects that delegate.
     pub lengths: Box<[RuleLength]>,
 }
 
@@ -107,10 +107,10 @@ struct RawConnectionDestination {
 }
 
 impl VirtualService {
-    /// Reads an object, with what its owner should know.
+    /// Parses an object. Also returns the reasons to report to its owner.
     ///
     /// # Errors
-    /// Why it is refused whole.
+    /// The reason why the whole object is refused.
     pub fn read(
         meta: ObjectMeta,
         object: &Value,
@@ -139,7 +139,8 @@ impl VirtualService {
         let sum = |rules: &mut dyn Iterator<Item = RuleLength>| {
             rules.map(|rule| rule.routed()).fold(0, usize::saturating_add)
         };
-        // Hosts share routes. Each has a listener with its connections.
+        // All hosts share their HTTP routes. Each host has a separate listener with its
+        // connections.
         let connections = sum(&mut lengths("tls").chain(lengths("tcp")));
         let connections = connections.saturating_mul(hosts.len());
         let all = sum(&mut lengths("http")).saturating_add(connections);
@@ -190,26 +191,27 @@ impl VirtualService {
         Ok((service, reasons))
     }
 
-    /// Whether it is for sidecars.
+    /// Returns whether it applies to sidecars.
     pub fn is_for_mesh(&self) -> bool {
         self.gateways.iter().any(|gateway| **gateway == *MESH)
     }
 
-    /// The hosts for which it may stand at sidecars.
+    /// Iterates over the hosts that may apply at sidecars.
     pub fn mesh_hosts(&self) -> impl Iterator<Item = &HostPattern> {
         let all = HostPattern::all();
         let is_for_mesh = self.is_for_mesh();
         self.hosts.iter().filter(move |host| is_for_mesh && **host != all)
     }
 
-    /// The gateways that it is for, sidecars aside.
+    /// Iterates over its gateways, without sidecars.
     pub fn own_gateways(&self) -> impl Iterator<Item = &Arc<str>> {
         self.gateways.iter().filter(|gateway| ***gateway != *MESH)
     }
 }
 
 impl Reader<'_> {
-    /// How long a request may take. Envoy counts whole milliseconds, and takes less than one for no limit.
+    /// Returns a timeout in whole milliseconds. Envoy treats less than one millisecond as no
+    /// timeout.
     fn limit(&mut self, written: Duration, path: &str) -> Duration {
         let counts = at_least_a_millisecond(written);
         if counts != written {
@@ -218,7 +220,7 @@ impl Reader<'_> {
         counts
     }
 
-    /// Rules for connections. Of TLS each needs names, which its hosts hold.
+    /// Parses rules for connections. A rule for TLS needs server names that are among the hosts.
     fn connections(
         &mut self,
         raw: Vec<RawConnectionRule>,
@@ -270,7 +272,7 @@ impl Reader<'_> {
         rules.into()
     }
 
-    /// A condition; `None` where it can't be one, and nothing fits it.
+    /// Parses a match; `None` if it is invalid, so that it matches nothing.
     fn connection(
         &mut self,
         raw: RawConnectionMatch,
@@ -283,7 +285,8 @@ impl Reader<'_> {
         let mut names: BTreeSet<Arc<str>> = BTreeSet::new();
         for (at, name) in raw.sni_hosts.iter().enumerate() {
             let path = format!("{path}.sniHosts[{at}]");
-            // Clients send a name as it is, also one of a single label: that is compared with the hosts as they are written.
+            // Clients send the name unchanged, even if it has a single label. Such a name is
+            // compared with the hosts as written.
             let Ok(parsed) = HostPattern::written(name) else {
                 lost(path, format!("{name:?} can't be a name in TLS: no connection fits it"));
                 continue;
@@ -340,7 +343,7 @@ impl Reader<'_> {
     }
 }
 
-/// The hosts that can be used, each once.
+/// Parses the hosts. Invalid ones and duplicates are left out.
 fn hosts(
     raw: &[String],
     namespace: &Namespace,
@@ -366,7 +369,7 @@ fn hosts(
     hosts.into()
 }
 
-/// Notes rules that stand behind one that takes every request of all proxies.
+/// Reports rules after a rule that matches every request of all proxies.
 fn unreachable(
     rules: &[HttpRule],
     delegates: &SortedMap<usize, Delegate>,
@@ -389,10 +392,11 @@ fn unreachable(
     }
 }
 
-/// Notes matches of which an earlier one takes every request: an equal one, or one of a shorter prefix that asks for the same
-/// otherwise. Each match is compared with the prefixes of its path alone.
+/// Reports matches without an effect, because an earlier match covers all of their requests: an
+/// equal one, or one with a shorter prefix and the same other conditions. Each match is compared
+/// only with the prefixes of its path.
 fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: &mut Vec<Reason>) {
-    // By all other conditions, the places of the paths.
+    // Paths with their locations, by all other conditions.
     let mut earlier: HashMap<RequestMatch, HashMap<Option<PathMatch>, String>> = HashMap::new();
     let takes_all = |one: &RequestMatch| {
         one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
@@ -400,7 +404,7 @@ fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: 
     let all = rules.iter().enumerate().filter(|(_, rule)| !rule.is_absent);
     for (at, rule) in all {
         if rule.matches.is_empty() || rule.matches.iter().any(takes_all) {
-            // Rules behind it are told of as a whole.
+            // `unreachable` reports all later rules.
             return;
         }
         for (place, one) in rule.matches.iter().enumerate().filter(|(_, one)| !one.refused) {

@@ -1,4 +1,4 @@
-//! Rules that stand in the place of a rule that delegates to them. (docs/reference/traffic.md, "Delegation".)
+//! Delegation: rules of a delegate that replace a rule (docs/reference/traffic.md, "Delegation").
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,9 @@ use strait_base::codes;
 use strait_model::Labels;
 
 impl VirtualService {
-    /// Its rules for requests, with those of the objects that it delegates to in their places, and what its owner should
-    /// know of that. A delegate that is not there, or not visible from its namespace, takes its rule away.
+    /// Returns its HTTP rules, in which delegating rules are replaced by those of their delegates,
+    /// and the reasons to report to its owner. If a delegate does not exist or is not exported to
+    /// the object's namespace, its rule is removed.
     pub fn routes<'a>(
         &self,
         find: impl Fn(&Delegate) -> Option<&'a Self>,
@@ -107,7 +108,8 @@ impl VirtualService {
     }
 }
 
-/// The matches of a delegate's rule, by their place, that fit together with none of the root's.
+/// Returns the indexes of the matches of a delegate's rule that are compatible with no match of the
+/// root.
 fn without_partner(root: &HttpRule, its: &HttpRule) -> Vec<usize> {
     let is_alone =
         |its: &RequestMatch| root.matches.iter().all(|root| of_both(root, its).is_none());
@@ -115,7 +117,7 @@ fn without_partner(root: &HttpRule, its: &HttpRule) -> Vec<usize> {
     all.filter(|(_, its)| is_alone(its)).map(|(at, _)| at).collect()
 }
 
-/// What becomes of requests that fit both; `None` where none can.
+/// Combines a rule with one of its delegate; `None` if no request can satisfy both.
 fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
     let matches: Vec<RequestMatch> = match (root.matches.is_empty(), its.matches.is_empty()) {
         (true, _) => its.matches.to_vec(),
@@ -161,7 +163,7 @@ fn joined(root: &Arc<str>, its: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// The conditions of both; `None` where no request can fit them.
+/// Combines two matches; `None` if no request can satisfy both.
 fn of_both(root: &RequestMatch, its: &RequestMatch) -> Option<RequestMatch> {
     let path = match (&root.path, &its.path) {
         (Some(root), Some(its)) if !paths_agree(root, its) => return None,
@@ -205,12 +207,12 @@ fn paths_agree(root: &PathMatch, its: &PathMatch) -> bool {
         (PathMatch::Prefix(root), PathMatch::Prefix(its) | PathMatch::Exact(its)) => {
             its.starts_with(&**root)
         }
-        // What fits two expressions nobody knows; neither can one be written in the place of both.
+        // The intersection of two expressions is unknown and cannot be expressed.
         (root, its) => root == its && !matches!(root, PathMatch::Regex(_)),
     }
 }
 
-/// Of two conditions on one text that of the delegate; `None` where they contradict.
+/// Returns the condition of the delegate if both have one; `None` if the two contradict each other.
 fn text(root: Option<&TextMatch>, its: Option<&TextMatch>) -> Option<Option<TextMatch>> {
     match (root, its) {
         (Some(root), Some(its)) if !texts_agree(root, its) => None,
@@ -242,7 +244,7 @@ fn named<N: Ord + Clone>(root: &NamedMatches<N>, its: &NamedMatches<N>) -> Optio
 fn sources(root: &SourceMatch, its: &SourceMatch) -> Option<SourceMatch> {
     let namespace = match (&root.namespace, &its.namespace) {
         (Some(root), Some(its)) if root != its => return None,
-        // A delegate that says nothing is for those of the root.
+        // Without a condition, the delegate inherits that of the root.
         (root, its) => its.clone().or_else(|| root.clone()),
     };
     let within = |name: &Arc<str>| root.gateways.is_empty() || root.gateways.contains(name);

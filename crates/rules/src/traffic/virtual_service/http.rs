@@ -1,5 +1,5 @@
-//! The rules of a VirtualService for requests, as they are written, and what they come to.
-//! (Istio, "Virtual Service", `HTTPRoute`; docs/reference/traffic.md, "VirtualService".)
+//! HTTP rules of a VirtualService: raw form and conversion (Istio, "Virtual Service", `HTTPRoute`;
+//! docs/reference/traffic.md, "VirtualService").
 
 mod conditions;
 
@@ -32,7 +32,8 @@ use strait_model::{Hostname, Namespace, is_header_name};
 /// How a rule with an error is treated.
 const ABSENT: &str = "without a valid version of the object, the rule is as if absent, or answers 500 if it blocks requests";
 
-/// Makes a rule that holds an error as if absent, unless it blocks requests: these must not fall to another rule.
+/// Removes a rule that contains an error, unless it blocks requests: blocked requests must not fall
+/// through to another rule.
 pub(super) fn leave_out_faulty(rule: &mut HttpRule) {
     let is_faulty = rule.refused || rule.matches.iter().any(|one| one.refused);
     if !is_faulty || blocks(rule) {
@@ -60,20 +61,21 @@ fn blocks(rule: &RuleTerms) -> bool {
 /// All requests, per million.
 const ALL: u32 = 1_000_000;
 
-/// The longest body of an answer by the proxy itself.
+/// Maximum size in bytes of the body of a direct response.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Reads the rules of one object, and notes what is wrong with them.
+/// Parser of the rules of one object, which collects reasons.
 pub(super) struct Reader<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) settings: &'a KindSettings,
     pub(super) reasons: &'a mut Vec<Reason>,
-    /// Hosts that the object named so far: most of its destinations are one of these, and share its text.
+    /// Hosts that the object has used so far. Most destinations are among these, and share their
+    /// text.
     pub(super) known: BTreeSet<Hostname>,
 }
 
 impl Reader<'_> {
-    /// A rule, and the object whose rules stand in its place, if that is so.
+    /// Parses a rule, and the delegate that replaces it, if any.
     pub(super) fn rule(&mut self, raw: RawHttpRule, path: &str) -> (HttpRule, Option<Delegate>) {
         let matches = raw.r#match.into_iter().enumerate();
         let matches = matches.map(|(at, raw)| self.request(raw, &format!("{path}.match[{at}]")));
@@ -120,7 +122,7 @@ impl Reader<'_> {
         terms.cors = cors.map(Box::new);
         let headers = raw.headers.map(|raw| self.headers(raw, &format!("{path}.headers"), refused));
         terms.headers = headers.map(Box::new);
-        // A share of all hundred where none is given; the newer field counts.
+        // The default is 100 percent. The newer field takes precedence.
         let share = match (raw.mirror_percentage, raw.mirror_percent) {
             (Some(share), _) => {
                 self.per_million(Some(share), 1_000_000, &format!("{path}.mirrorPercentage"))
@@ -163,13 +165,13 @@ impl Reader<'_> {
         self.note(&codes::ROUTE_PART_LOST, path, text);
     }
 
-    /// Notes that a rule holds what Envoy refuses.
+    /// Reports a value that Envoy rejects.
     fn refuse(&mut self, refused: &mut bool, path: &str, text: &str) {
         *refused = true;
         self.note(&codes::ROUTE_REFUSED, path, &format!("{text}; {ABSENT}"));
     }
 
-    /// Reads an expression, and notes where only some Envoys take it.
+    /// Parses an expression, and warns if only some Envoys accept it.
     fn regex(&mut self, text: &str, path: &str) -> Result<Regex, String> {
         let regex = re2::parse(text)?;
         if regex.size > re2::PLAIN_PROGRAM_MAX {
@@ -183,7 +185,7 @@ impl Reader<'_> {
         Ok(regex)
     }
 
-    /// A port, where one is named.
+    /// Parses an optional port.
     fn port(&mut self, number: Option<u32>, path: &str) -> Option<u16> {
         let number = number?;
         let text = match u16::try_from(number) {
@@ -195,12 +197,12 @@ impl Reader<'_> {
         (number != 0).then_some(u16::MAX)
     }
 
-    /// A place, if its host is one.
+    /// Parses a destination; `None` if its host is invalid.
     pub(super) fn destination(&mut self, raw: RawDestination, path: &str) -> Option<Destination> {
         let host =
             match HostPattern::parse(&raw.host, self.namespace.as_str(), &self.settings.domain) {
                 Ok(HostPattern::Exact(host)) => host,
-                // An entry may be named by its wildcard.
+                // The host of a ServiceEntry may be a wildcard.
                 Ok(under @ HostPattern::Under(_)) if under != HostPattern::all() => {
                     Hostname::from(under.to_string())
                 }
@@ -224,7 +226,7 @@ impl Reader<'_> {
         Some(Destination { port, subset: raw.subset, ..Destination::to(host) })
     }
 
-    /// The same host, as it was named before.
+    /// Returns the shared copy of a host.
     fn known(&mut self, host: Hostname) -> Hostname {
         if let Some(known) = self.known.get(&host) {
             return known.clone();
@@ -256,7 +258,8 @@ impl Reader<'_> {
                     let more = RareAtDestination { headers, ..RareAtDestination::default() }.into();
                     all.push(Destination { index: place(at), weight, more, ..to });
                 }
-                // What it would have taken is answered, and doesn't go to the others.
+                // Requests for this destination are answered with an error and not sent to the
+                // others.
                 None => {
                     all.push(Destination { index: place(at), weight, ..Destination::invalid() });
                 }
@@ -264,7 +267,7 @@ impl Reader<'_> {
         }
         let sum: u64 = all.iter().map(|one| u64::from(one.weight)).sum();
         if !only && sum == 0 && !rule.refused && is_route {
-            // Nothing is left to send requests to, which are answered 500.
+            // Without any destination, requests are answered with 500.
             let text = "its weights come to 0, and one must take requests; they are answered 500";
             self.note(&codes::ROUTE_REFUSED, &format!("{path}.route"), text);
         }
@@ -437,14 +440,14 @@ impl Reader<'_> {
         rule
     }
 
-    /// A share, per million; `unset` where none is given.
+    /// Parses a percentage, and returns it per million; `unset` if it is absent.
     fn per_million(&mut self, raw: Option<RawPercent>, unset: u32, path: &str) -> u32 {
         let Some(RawPercent { value }) = raw else { return unset };
         let share = (value * 10_000.0).round();
         if !(0.0..=1_000_000.0).contains(&share) {
             self.lost(path, &format!("{value} is no percentage: the nearer of 0 and 100 counts"));
         }
-        // Not a number counts as 0.
+        // NaN becomes 0.
         share.clamp(0.0, 1_000_000.0) as u32
     }
 
@@ -477,7 +480,7 @@ impl Reader<'_> {
                                 &format!("{path}.httpStatus"),
                                 &format!("{status} is not from 200 to 599"),
                             );
-                            // Never read: the rule answers 500.
+                            // The value has no effect: the rule answers with 500.
                             AbortStatus::Http(500)
                         }
                     }
@@ -527,7 +530,7 @@ impl Reader<'_> {
                 RawTextMatch { regex: Some(text), .. } if self.regex(&text, &path).is_ok() => {
                     origins.push(TextMatch::Regex(text));
                 }
-                // No origin more is let in than those that can be read.
+                // An invalid origin allows nothing.
                 _ => self.lost(&path, "can't be read: it allows no origin"),
             }
         }
@@ -539,7 +542,8 @@ impl Reader<'_> {
                     this.refuse(refused, &path, "holds control characters");
                 } else if !name.split(',').all(|one| is_header_name(one.trim_matches([' ', '\t'])))
                 {
-                    // Methods and names of headers are tokens alike (RFC 9110, 5.6.2), * is one; some write a list as one.
+                    // Methods and header names are both tokens (RFC 9110, section 5.6.2), and so is
+                    // *. Some users write a list as one name.
                     this.lost(
                         &path,
                         &format!("{name:?} is no token: browsers are told nothing of it"),
@@ -574,7 +578,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The host that edits of headers give a request, which goes by either of its names: the first of `set`, else of `add`.
+    /// Returns the host that header changes set, by either name of the host header: the first in
+    /// `set`, or else in `add`.
     fn host_among_headers(&mut self, edits: &RawHeaderEdits, path: &str) -> Option<Arc<str>> {
         let of = |what, map| BTreeMap::iter(map).map(move |(name, host)| (what, name, host));
         let all = of("set", &edits.set).chain(of("add", &edits.add));
@@ -601,7 +606,7 @@ impl Reader<'_> {
                 let mut kept = BTreeMap::new();
                 for (name, value) in map {
                     if kept.len() == HEADERS_MAX {
-                        // Once, however many there are.
+                        // Reported once, however many there are.
                         let text = "are more headers than Envoy takes: at most 250";
                         this.refuse(refused, &format!("{path}.{what}"), text);
                         break;
@@ -651,16 +656,17 @@ impl Reader<'_> {
     }
 }
 
-/// How many patterns of `withoutHeaders` may take the empty text.
+/// Maximum number of patterns in `withoutHeaders` that match the empty text.
 const WITHOUT_EMPTY_MAX: usize = 3;
-/// The longest value of a header, in bytes, and the longest name of a parameter (Envoy's).
+/// Maximum length in bytes of a header value (Envoy's limit).
 const HEADER_VALUE_MAX: usize = 16 << 10;
-/// See [`HEADER_VALUE_MAX`].
+/// Maximum length in bytes of the name of a query parameter (Envoy's limit).
 const QUERY_NAME_MAX: usize = 1 << 10;
-/// The most headers that are set, and that are added. Envoy takes 1000 of a route, which a rule and its destination share.
+/// Maximum number of headers to set, and of headers to add. Envoy accepts 1000 for a route, which a
+/// rule and its destination share.
 const HEADERS_MAX: usize = 250;
 
-/// Whether a header is the host of a request, under either of its names.
+/// Returns whether a header is the host of a request, by either of its names.
 fn names_host(name: &str) -> bool {
     name == ":authority" || name.eq_ignore_ascii_case("host")
 }

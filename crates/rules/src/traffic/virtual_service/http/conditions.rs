@@ -1,4 +1,4 @@
-//! The conditions of a rule: which requests it is for.
+//! Conditions of a rule on requests.
 
 use super::*;
 
@@ -51,14 +51,14 @@ impl Reader<'_> {
             path: uri,
             ignore_case: raw.ignore_uri_case,
             headers,
-            // One that can't be fits nothing.
+            // An invalid port matches nothing.
             port,
             refused,
             more: more.into(),
         }
     }
 
-    /// Conditions on claims, by what stands in the place of a header's name.
+    /// Parses conditions on claims, which are written like header names.
     pub(super) fn claims(
         &mut self,
         raw: BTreeMap<String, RawTextMatch>,
@@ -79,7 +79,7 @@ impl Reader<'_> {
         all.into_iter().collect()
     }
 
-    /// Notes conditions on claims that sidecars come to, which know none.
+    /// Reports conditions on claims in rules for sidecars, which do not know claims.
     pub(in super::super) fn claims_at_sidecars(&mut self, rule: &HttpRule, path: &str) {
         for (at, one) in rule.matches.iter().enumerate() {
             let gateways = &one.source.gateways;
@@ -99,7 +99,8 @@ impl Reader<'_> {
         self.note(&codes::MATCH_REFUSED, path, &text);
     }
 
-    /// Notes a condition that says several things, of which one counts. API servers refuse it, files hold it.
+    /// Reports a condition with several values, only one of which applies. API servers reject it,
+    /// but files may contain it.
     pub(super) fn note_ambiguous(&mut self, raw: &RawTextMatch, path: &str) {
         if raw.is_ambiguous() {
             let text = "is one of exact, prefix and regex: the first of them that is there counts";
@@ -138,7 +139,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A condition on a text; an empty one, and the expression `*`, ask that it is there.
+    /// Parses a condition on a text. An empty condition and the expression `*` require only that it
+    /// is present.
     pub(super) fn text(
         &mut self,
         raw: RawTextMatch,
