@@ -68,7 +68,8 @@ impl fmt::Display for Excess {
 /// # Errors
 /// The first exceeded limit.
 pub fn to_value(key: &ObjectKey, object: &ObjectJson) -> Result<Value, Excess> {
-    // Larger objects are not parsed: the parsed form may take hundreds of times the memory of the text.
+    // Larger objects are not parsed: the parsed form may take hundreds of times the memory of the
+    // text.
     let values = object.values();
     if values > VALUES_MAX {
         let (path, what) = ("spec".to_owned(), "values");

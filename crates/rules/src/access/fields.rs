@@ -1,8 +1,9 @@
-//! Reading the fields of an object, each fault with its path.
+//! Parses the fields of an object, and reports each fault with its path.
 //!
-//! An unknown field of an AuthorizationPolicy or PeerAuthentication is a fault: it may be a condition whose name is
-//! misspelt, without which a rule would let in more than it says. An unknown field of a RequestAuthentication is a fault
-//! if it restricts access, and is otherwise ignored with a warning.
+//! An unknown field of an AuthorizationPolicy or PeerAuthentication is a fault: it may be a
+//! condition whose name is misspelt, without which a rule would allow more than intended. An
+//! unknown field of a RequestAuthentication is a fault if it restricts access, and is otherwise
+//! ignored with a warning.
 
 use serde_json::{Map, Value};
 
@@ -52,7 +53,8 @@ const RESTRICTING_WORDS: [&str; 38] = [
     "verif",
 ];
 
-/// Returns whether an unknown field must be treated as restricting access, judged by the words of its name and its value.
+/// Returns whether an unknown field must be treated as restricting access, judged by the words of
+/// its name and its value.
 pub(super) fn restricts(name: &str, value: &Value) -> bool {
     if matches!(value, Value::Null | Value::Bool(false)) {
         return false;
@@ -86,8 +88,9 @@ fn words(name: &str) -> impl Iterator<Item = String> {
     divided.split_whitespace().map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
-/// Returns the fields of an object like [`fields`], but an unknown field is a fault only if it restricts access. Any
-/// other is a warning. Also returns whether an unknown field restricts access.
+/// Returns the fields of an object like [`fields`], but an unknown field is a fault only if it
+/// restricts access. Any other is a warning. Also returns whether an unknown field restricts
+/// access.
 pub(super) fn lenient_fields<'a>(
     value: &'a Value,
     path: &str,

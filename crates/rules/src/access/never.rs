@@ -5,7 +5,8 @@ use super::text::TextForm;
 use strait_model::mesh_config::PathNormalization;
 
 impl RequestTest {
-    /// Returns why no request and no connection matches this value, given how paths are normalized. `None` if one may match.
+    /// Returns why no request and no connection matches this value, given how paths are normalized.
+    /// `None` if one may match.
     pub fn never_matches(&self, normalization: PathNormalization) -> Option<String> {
         let (text, fact) = match self {
             Self::Path(text) => (&**text, literal_star(text).or_else(|| path(text, normalization))),

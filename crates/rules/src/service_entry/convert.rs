@@ -61,7 +61,8 @@ impl PartFaults {
         self.0.push(PartFault { fault, effect });
     }
 
-    /// Returns the parts that can be read. If there are none, the first fault is an error of the whole object.
+    /// Returns the parts that can be read. If there are none, the first fault is an error of the
+    /// whole object.
     fn keep<T>(
         &mut self,
         parts: impl Iterator<Item = Result<T, Fault>>,

@@ -1,8 +1,8 @@
 //! Objects that do not apply to some proxies, because of the bytes that they would add to each.
 //!
-//! Every object that is exported is sent to proxies of other namespaces. A small object can be a large resource, so that
-//! one namespace could fill the memory of all proxies of the mesh. The event loop measures the objects and decides; this is
-//! its decision.
+//! Every object that is exported is sent to proxies of other namespaces. A small object can be a
+//! large resource, so that one namespace could fill the memory of all proxies of the mesh. The
+//! event loop measures the objects and decides; this is its decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
