@@ -59,7 +59,11 @@ pub struct Excess {
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, what, max, .. } = self;
-        write!(f, "has {count} {what}, and one object may have {max}: make several objects of it")
+        write!(
+            f,
+            "has {count} {what}, but an object may have at most {max}: split it into several \
+                   objects"
+        )
     }
 }
 
@@ -188,7 +192,7 @@ mod tests {
         let excess = check("VirtualService", &spec(ENTRIES_MAX + 1)).expect_err("beyond");
         assert_eq!(
             format!("{}: {excess}", excess.path),
-            "spec.exportTo: has 4097 entries, and one object may have 4096: make several objects of it"
+            "spec.exportTo: has 4097 entries, but an object may have at most 4096: split it into several objects"
         );
         let hosts = |count: usize| json!({"spec": {"hosts": vec!["a"; count]}});
         assert_eq!(check("VirtualService", &hosts(2048)), Ok(()));

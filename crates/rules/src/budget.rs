@@ -38,7 +38,7 @@ impl fmt::Display for CpuExcess {
     /// Omits the measured time, which differs between replicas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limit = self.limit.as_millis();
-        write!(f, "takes more than {limit} ms of CPU time: make several objects of it")
+        write!(f, "takes more than {limit} ms of CPU time: split it into several objects")
     }
 }
 

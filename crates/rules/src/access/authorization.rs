@@ -213,7 +213,8 @@ impl AuthorizationPolicy {
         if rules.is_empty()
             && matches!(policy.action, AuthorizationAction::Deny | AuthorizationAction::Custom(_))
         {
-            let text = "a policy that denies or asks needs rules; without any it does nothing";
+            let text = "a policy with action DENY or CUSTOM needs rules; without rules it has no \
+                        effect";
             if present(spec, "rules")
                 .is_none_or(|rules| rules.as_array().is_some_and(Vec::is_empty))
             {
@@ -235,7 +236,7 @@ impl AuthorizationPolicy {
         let mut warnings = Vec::new();
         if is_dry_run(object).is_none() {
             let path = format!("metadata.annotations.{DRY_RUN}");
-            let text = "is neither true nor false, and counts as false: the policy is in force";
+            let text = "is neither true nor false and is treated as false: the policy is enforced";
             warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text));
         }
         warnings.extend(without_effect(object, &self.name.namespace));
@@ -289,13 +290,13 @@ fn read_action(
         }
         _ => {
             let found = action.map_or_else(String::new, Value::to_string);
-            let text = format!("{found} means nothing; it may be ALLOW, DENY, AUDIT or CUSTOM");
+            let text = format!("{found} is not a valid action; use ALLOW, DENY, AUDIT or CUSTOM");
             faults.push(AccessFault::unreadable("spec.action", text));
             return None;
         }
     };
     if provider.is_some() {
-        faults.push(AccessFault::unreadable("spec.provider", "is for the action CUSTOM alone"));
+        faults.push(AccessFault::unreadable("spec.provider", "applies only to the action CUSTOM"));
     }
     Some(action)
 }
@@ -431,7 +432,7 @@ impl PolicyRuleReader<'_> {
             let path = format!("{path}.{inner}");
             match item.map(|item| fields(item, &path, &known, faults)) {
                 Some(Some(given)) if given.is_empty() => {
-                    faults.push(AccessFault::unreadable(&path, "says nothing"));
+                    faults.push(AccessFault::unreadable(&path, "has no conditions"));
                 }
                 Some(Some(given)) => {
                     for (row, (name, not, read)) in (0..).zip(table) {
@@ -491,7 +492,7 @@ impl PolicyRuleReader<'_> {
     ) -> Option<Clause> {
         let asks = matches!(self.policy.action, AuthorizationAction::Custom(_));
         if asks && any.iter().any(RequestTest::is_unknown_to_providers) {
-            let text = "is not known yet when a provider is asked (CUSTOM)";
+            let text = "is not known yet when the provider is queried (CUSTOM)";
             faults.push(AccessFault::unreadable(format!("spec.{place}"), text));
         }
         (faults.len() == before).then(|| Clause { place, negated, any: any.into() })
@@ -511,7 +512,7 @@ impl PolicyRuleReader<'_> {
             }
             let others = ["principals", "notPrincipals", "namespaces", "notNamespaces"];
             if let Some(other) = others.into_iter().find(|one| present(source, one).is_some()) {
-                let text = format!("can't stand beside {other}: both name identities");
+                let text = format!("cannot be combined with {other}: both select identities");
                 faults.push(AccessFault::unreadable(format!("{path}.{name}"), text));
             }
         }
@@ -530,7 +531,7 @@ impl PolicyRuleReader<'_> {
         let Some(condition) = fields(condition, path, &known, faults) else { return };
         let key = present(condition, "key").and_then(Value::as_str).unwrap_or_default();
         let Some(key) = ConditionKey::read(key) else {
-            let text = format!("{key:?} is no key of a condition");
+            let text = format!("{key:?} is not a valid condition key");
             return faults.push(AccessFault::unreadable(format!("{path}.key"), text));
         };
         let given = VALUES.map(|name| present(condition, name));

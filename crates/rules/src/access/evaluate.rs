@@ -76,16 +76,16 @@ pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> AccessDecision 
         rules.find(|rule| rule.matches(request)).map(|rule| rule.key.clone())
     };
     let (verdict, rule, reason) = if let Some(rule) = found(&rules.deny) {
-        (AccessVerdict::Deny, Some(rule), "a rule that denies matches")
+        (AccessVerdict::Deny, Some(rule), "a DENY rule matches")
     } else if rules.allow.enforced.is_none() {
-        (AccessVerdict::Allow, None, "no policy that allows selects the workload")
+        (AccessVerdict::Allow, None, "no ALLOW policy selects the workload")
     } else if let Some(rule) = found(&rules.allow) {
-        (AccessVerdict::Allow, Some(rule), "a rule that allows matches")
+        (AccessVerdict::Allow, Some(rule), "an ALLOW rule matches")
     } else {
         (
             AccessVerdict::Deny,
             None,
-            "policies that allow select the workload, and none of their rules matches",
+            "ALLOW policies select the workload, but none of their rules matches",
         )
     };
     let asked = rules.custom.iter();

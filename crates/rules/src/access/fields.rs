@@ -106,7 +106,8 @@ pub(super) fn lenient_fields<'a>(
         let path = format!("{path}.{name}");
         if restricts(name, value) {
             has_restricting = true;
-            let text = "this field is unknown and may restrict access, so nothing passes that it may forbid";
+            let text = "this field is unknown and may restrict access, so everything that it may \
+                        forbid is refused";
             faults.push(AccessFault::unreadable(path, text));
         } else {
             let text =
@@ -130,7 +131,7 @@ pub(super) fn fields<'a>(
         return None;
     };
     for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
-        let text = format!("nobody knows this field; there are {}", known.join(", "));
+        let text = format!("this field is unknown; known fields are {}", known.join(", "));
         faults.push(AccessFault::unreadable(format!("{path}.{name}"), text));
     }
     Some(fields)
@@ -148,7 +149,7 @@ pub(super) fn present<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<
 pub(super) fn items<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], AccessFault> {
     match value.as_array() {
         Some(items) if !items.is_empty() => Ok(items),
-        Some(_) => Err(AccessFault::unreadable(path, "is there and empty")),
+        Some(_) => Err(AccessFault::unreadable(path, "is empty")),
         None => Err(AccessFault::unreadable(path, format!("expected a list, found {value}"))),
     }
 }

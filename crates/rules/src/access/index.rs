@@ -155,20 +155,21 @@ impl HeldPolicy {
             faults.push(AccessFault::warning(
                 &codes::ACCESS_LAST_GOOD,
                 "spec",
-                "what it said before it was changed is in force",
+                "the last valid version stays active",
             ));
             (Some((stored, good.clone())), Some(good), PolicyState::Refused)
         } else {
             let state = if read.is_some() { PolicyState::Partly } else { PolicyState::Refused };
             let text = match (&read, name.kind) {
-                (None, _) => "nothing of it is in force",
-                (Some(_), PolicyKind::Peer) => "what of it can be read is in force",
+                (None, _) => "the object has no effect",
+                (Some(_), PolicyKind::Peer) => "only the readable parts are active",
                 (Some(_), PolicyKind::Request) => {
                     "there is no earlier version: tokens of rules that cannot be read are refused"
                 }
                 (Some(_), PolicyKind::Authorization) => {
-                    "there is no earlier form: rules that allow are left out, others go without what can't be read, \
-                     or are left out where that is all of it"
+                    "there is no earlier version: ALLOW rules that cannot be read are left out; \
+                     other rules go without their unreadable conditions, or are left out if no \
+                     condition is readable"
                 }
             };
             faults.push(AccessFault::warning(&codes::ACCESS_PARTLY, "spec", text));

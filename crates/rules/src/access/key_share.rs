@@ -64,8 +64,9 @@ pub(super) fn beyond(
             !matches!(&policy.selector, PolicySelector::Gateways(none) if none.is_empty());
         if all[at] > 0 && sum > SHARE_BYTES_MAX && is_for_some {
             let text = format!(
-                "its keys, and those of older policies of its namespace for the same workloads, have {sum} bytes together, \
-                 and a workload is sent {SHARE_BYTES_MAX}: tokens of rules beyond are refused"
+                "its keys and those of older policies of its namespace for the same workloads have \
+                 {sum} bytes in total, but a workload receives at most {SHARE_BYTES_MAX}: tokens \
+                 of the rules beyond that are refused"
             );
             let fault = AccessFault::warning(&codes::ACCESS_KEYS_BEYOND, "spec.jwtRules", text);
             found.insert(policy.name.clone(), fault);

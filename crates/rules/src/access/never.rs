@@ -22,7 +22,7 @@ impl RequestTest {
                 (&**value, literal_star(value).filter(|_| **value != *"*/*"))
             }
             Self::Claim(claim) => (&*claim.value, literal_star(&claim.value)),
-            Self::Port(0) => return Some("0 is the port of no connection".to_owned()),
+            Self::Port(0) => return Some("no connection has port 0".to_owned()),
             Self::Port(_)
             | Self::PathTemplate(_)
             | Self::ServiceAccount(_)
@@ -111,7 +111,7 @@ fn principal(text: &str) -> Option<&'static str> {
 fn namespace(text: &str) -> Option<&'static str> {
     let is_other =
         |one: char| !(one.is_ascii_lowercase() || one.is_ascii_digit() || "-*".contains(one));
-    text.contains(is_other).then_some("namespaces have lower-case letters, digits and - alone")
+    text.contains(is_other).then_some("namespaces contain only lower-case letters, digits and -")
 }
 
 /// Proxies compare issuer and subject separately, split at the last slash.

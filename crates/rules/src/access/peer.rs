@@ -89,20 +89,23 @@ impl PeerAuthentication {
                                 ports.insert(port, read_mode(mtls, &path, faults));
                             }
                             None => {
-                                faults
-                                    .push(AccessFault::unreadable(path, "is no port, 1 to 65535"));
+                                faults.push(AccessFault::unreadable(
+                                    path,
+                                    "is not a port from 1 to \
+                                                                         65535",
+                                ));
                             }
                         }
                     }
                 }
-                Some(_) => faults.push(AccessFault::unreadable(path, "is there and empty")),
+                Some(_) => faults.push(AccessFault::unreadable(path, "is empty")),
                 None => faults.push(AccessFault::unreadable(
                     path,
                     format!("expected modes by port, found {given}"),
                 )),
             }
             if selector == PolicySelector::All {
-                let text = "needs a selector: ports are those of certain workloads";
+                let text = "needs a selector, because ports belong to specific workloads";
                 faults.push(AccessFault::unreadable(path, text));
             }
         }
@@ -121,7 +124,7 @@ impl PeerAuthentication {
     pub(super) fn warnings(&self, root: &Namespace) -> Vec<AccessFault> {
         if self.name.namespace == *root && self.selector != PolicySelector::All {
             let text =
-                "counts for nothing in the root namespace: there a policy is for the whole mesh";
+                "has no effect in the root namespace, where a policy applies to the whole mesh";
             vec![AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.selector", text)]
         } else {
             Vec::new()
@@ -158,7 +161,7 @@ fn read_mode(mtls: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<
         Some((Some("DISABLE"), _)) => Some(PeerMode::Disable),
         Some((_, found)) => {
             let text =
-                format!("{found} means nothing; it may be STRICT, PERMISSIVE, DISABLE or UNSET");
+                format!("{found} is not a valid mode; use STRICT, PERMISSIVE, DISABLE or UNSET");
             faults.push(AccessFault::unreadable(format!("{path}.mode"), text));
             None
         }

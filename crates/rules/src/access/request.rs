@@ -158,7 +158,7 @@ impl RequestAuthentication {
                 (Some(_), None) => return None,
                 (Some(_), Some(fact)) => (
                     &codes::ACCESS_KEYS_FETCH,
-                    format!("{place}: {fact}; the last good keys are in force"),
+                    format!("{place}: {fact}; the last valid keys stay active"),
                 ),
                 (None, Some(fact)) => (
                     &codes::ACCESS_KEYS,
@@ -226,8 +226,9 @@ fn read_rules(given: &[Value], faults: &mut Vec<AccessFault>) -> Vec<TokenRule> 
     }
     if refusing > 0 {
         let text = format!(
-            "keys of {RULES_MAX} rules are looked at, and {GIVEN_BYTES_MAX} bytes of jwks: tokens of {refusing} further rules are \
-             refused. Divide them among workloads"
+            "at most {RULES_MAX} rules and {GIVEN_BYTES_MAX} bytes of jwks are read: tokens of \
+             {refusing} further rules are refused. Distribute the rules over policies for \
+             different workloads"
         );
         faults.push(AccessFault::unreadable("spec.jwtRules", text));
     }
@@ -264,7 +265,7 @@ fn read_rule(
                 reader.fault("jwksUri", &format!("has more than {PLACE_BYTES_MAX} bytes"));
             }
             if !["https://", "http://"].into_iter().any(|scheme| uri.starts_with(scheme)) {
-                reader.fault("jwksUri", "is neither http:// nor https://");
+                reader.fault("jwksUri", "begins with neither http:// nor https://");
             }
             Some(KeyPlace::Uri(uri.into()))
         }
@@ -364,7 +365,7 @@ impl RuleFields<'_, '_> {
         let name = self.text(field)?;
         if !is_header_name(&name) {
             // Envoy rejects the whole listener for such a name.
-            self.fault(field, "is no name of a header");
+            self.fault(field, "is not a valid header name");
             return None;
         }
         Some(name)
@@ -417,7 +418,7 @@ impl RuleFields<'_, '_> {
                 {
                     pairs.push((name, value));
                 }
-                _ => self.fault(field, "each needs the name of a header, and what belongs to it"),
+                _ => self.fault(field, "each entry needs a valid header name and a valid value"),
             }
         }
         pairs

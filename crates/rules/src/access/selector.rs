@@ -143,10 +143,13 @@ fn read_labels(selector: &Value, faults: &mut Vec<AccessFault>) -> Labels {
         let path = format!("{path}.{key}");
         match value.as_str() {
             _ if key.is_empty() || key.contains('*') => {
-                faults.push(AccessFault::unreadable(path, "is no name of a label"));
+                faults.push(AccessFault::unreadable(path, "is not a valid label name"));
             }
             Some(value) if value.contains('*') => {
-                let fact = format!("{value:?} has a wildcard; values are taken as they are");
+                let fact = format!(
+                    "{value:?} contains a wildcard, but label values are compared \
+                                    literally"
+                );
                 faults.push(AccessFault::unreadable(path, fact));
             }
             Some(value) => wanted.push((Arc::from(key.as_str()), Arc::from(value))),
@@ -181,12 +184,17 @@ fn read_target(
     let text = |name: &str| present(target, name).and_then(Value::as_str).unwrap_or_default();
     let (group, namespace) = (text("group"), text("namespace"));
     if !namespace.is_empty() && namespace != own.as_str() {
-        let fact = format!("is in namespace {namespace}: a policy is for what is in its own");
+        let fact = format!(
+            "is in namespace {namespace}, but a policy applies only to targets in \
+                            its own namespace"
+        );
         return Some(PolicyTarget::Nobody(fact));
     }
     if (group, kind) != (GATEWAY_GROUP, "Gateway") {
-        let fact =
-            format!("names {kind} {name}; policies are for Gateways of {GATEWAY_GROUP} alone");
+        let fact = format!(
+            "refers to {kind} {name}, but policies support only Gateways of \
+                     {GATEWAY_GROUP}"
+        );
         return Some(PolicyTarget::Nobody(fact));
     }
     Some(PolicyTarget::Gateway(name.into()))

@@ -28,7 +28,7 @@ impl fmt::Display for TimePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::try_from(self.time) {
             Ok(time) => write!(f, "{time:.3}"),
-            Err(_) => f.write_str("a time beyond all calendars"),
+            Err(_) => f.write_str("a time out of range"),
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn principal(text: &str) -> Result<RequestTest, String> {
 /// Parses a service account. The namespace defaults to `own`.
 pub(super) fn account(text: &str, own: &Namespace) -> Result<RequestTest, String> {
     if text.contains('*') {
-        return Err(format!("{text:?} has a wildcard"));
+        return Err(format!("{text:?} contains a wildcard"));
     }
     let (namespace, name) = text.split_once('/').unwrap_or((own.as_str(), text));
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
@@ -32,7 +32,7 @@ pub(super) fn trust_domain(text: &str) -> Result<RequestTest, String> {
     let inner =
         if inner.len() == text.len() { text.strip_suffix('*').unwrap_or(text) } else { inner };
     if text.contains('/') || inner.contains('*') {
-        return Err(format!("{text:?} is no trust domain; * may be alone, first or last"));
+        return Err(format!("{text:?} is not a trust domain; * may be first, last or alone"));
     }
     Ok(RequestTest::TrustDomain(text.into()))
 }
@@ -60,7 +60,8 @@ fn as_seen(range: IpNet) -> IpNet {
 
 /// Parses a port of a workload.
 pub(super) fn port(text: &str) -> Result<RequestTest, String> {
-    let port = text.parse::<u16>().map_err(|_| format!("{text:?} is no port, 0 to 65535"))?;
+    let port =
+        text.parse::<u16>().map_err(|_| format!("{text:?} is not a port from 0 to 65535"))?;
     Ok(RequestTest::Port(port))
 }
 
@@ -95,7 +96,8 @@ pub(super) fn path(text: &str) -> Result<RequestTest, String> {
             }
             literal if literal.contains(['{', '}', '*']) => {
                 return Err(format!(
-                    "{text:?}: {{*}} and {{**}} stand for whole segments, and no other * is in a template"
+                    "{text:?}: {{*}} and {{**}} match whole segments, and a template contains no \
+                     other *"
                 ));
             }
             "" if !last => return Err(format!("{text:?}: a template has no empty segments")),
@@ -103,14 +105,14 @@ pub(super) fn path(text: &str) -> Result<RequestTest, String> {
         };
         let is_taken = |one: char| one.is_ascii_alphanumeric() || TEMPLATE_SIGNS.contains(one);
         if let Some(other) = segment.chars().find(|one| !"{*}".contains(*one) && !is_taken(*one)) {
-            return Err(format!("{text:?}: {other:?} can't stand in a template; write it as %XX"));
+            return Err(format!("{text:?}: a template cannot contain {other:?}; write it as %XX"));
         }
         template.push('/');
         template.push_str(written);
     }
     if template.len() > TEMPLATE_BYTES_MAX {
         return Err(format!(
-            "a template has at most {TEMPLATE_BYTES_MAX} bytes, and not {}",
+            "a template has at most {TEMPLATE_BYTES_MAX} bytes, but this one has {}",
             template.len()
         ));
     }

@@ -267,11 +267,11 @@ pub(super) fn service_entry(
     let mut faults = PartFaults::default();
     if spec.resolution == "DYNAMIC_DNS" {
         let fact = "DYNAMIC_DNS does not resolve hosts again";
-        faults.add(Fault::new("spec.resolution", fact), "it applies as NONE");
+        faults.add(Fault::new("spec.resolution", fact), "it is handled as NONE");
     }
     let selector = spec.workload_selector;
     if selector.is_some() && !spec.endpoints.is_empty() {
-        return Err(Fault::new("spec.workloadSelector", "stands beside endpoints: only one may"));
+        return Err(Fault::new("spec.workloadSelector", "cannot be combined with endpoints"));
     }
     let ports = ports(spec.ports, &mut faults)?;
     let endpoints = spec.endpoints.into_iter().enumerate().map(|(index, form)| {
@@ -303,13 +303,13 @@ pub(super) fn service_entry(
     for (index, endpoint) in endpoints.iter().enumerate() {
         let fact = match (&endpoint.address, how) {
             (EntryAddress::Name(name), EndpointDiscovery::Static) => {
-                format!("{name:?} is no IP address, which resolution STATIC needs")
+                format!("{name:?} is not an IP address, which resolution STATIC requires")
             }
             (EntryAddress::Name(name), _) if has_socket => {
-                format!("{name:?} stands beside a socket, and names can't be resolved there")
+                format!("DNS name {name:?} cannot be combined with a Unix socket")
             }
             (EntryAddress::Socket(path), EndpointDiscovery::Static) => {
-                format!("{SOCKET}{path} stands beside IP addresses: only one kind may")
+                format!("{SOCKET}{path} cannot be combined with IP addresses")
             }
             _ => continue,
         };
@@ -319,7 +319,8 @@ pub(super) fn service_entry(
     let product = hosts.len().saturating_mul(endpoints.len()).saturating_mul(ports.len());
     if product > ENDPOINTS_MAX {
         let fact = format!(
-            "{} for each of {} hosts and {} ports are more than {ENDPOINTS_MAX}: make several entries of it",
+            "{} endpoints for each of {} hosts and {} ports exceed {ENDPOINTS_MAX}: split the \
+             entry into several",
             endpoints.len(),
             hosts.len(),
             ports.len()
@@ -330,12 +331,12 @@ pub(super) fn service_entry(
     let wildcard = hosts.iter().find(|host| host.as_str().starts_with('*'));
     if let Some(host) = wildcard.filter(|_| resolved && endpoints.is_empty() && selector.is_none())
     {
-        let fact = format!("{host} is no name that can be resolved: give endpoints");
+        let fact = format!("{host} cannot be resolved: set endpoints");
         return Err(Fault::new("spec.resolution", fact));
     }
     let (addresses, ranges) = addresses(&spec.addresses, &mut faults);
     for fault in idle_exports(&spec.export_to) {
-        faults.add(fault, "the other entries count");
+        faults.add(fault, "the other entries apply");
     }
     let export = if spec.export_to.is_empty() { default_export } else { &spec.export_to };
     let entry = ServiceEntry {
@@ -406,7 +407,7 @@ fn created(metadata: &EntryMetadata) -> i64 {
 }
 
 fn unknown(field: &str, found: &str, known: &str) -> Fault {
-    Fault::new(field, format!("{found:?} means nothing; it may be {known}"))
+    Fault::new(field, format!("{found:?} is not a valid value; use {known}"))
 }
 
 fn hosts(texts: &[String], faults: &mut PartFaults) -> Result<Vec<Hostname>, Fault> {
@@ -418,10 +419,10 @@ fn hosts(texts: &[String], faults: &mut PartFaults) -> Result<Vec<Hostname>, Fau
         let field = || format!("spec.hosts[{index}]");
         let name = text.trim_end_matches('.').to_ascii_lowercase();
         if !is_dns_name(name.strip_prefix("*.").unwrap_or(&name)) {
-            return Err(Fault::new(field(), format!("{text:?} is no DNS name")));
+            return Err(Fault::new(field(), format!("{text:?} is not a DNS name")));
         }
         if !seen.insert(name.clone()) {
-            return Err(Fault::new(field(), format!("{text:?} is there twice")));
+            return Err(Fault::new(field(), format!("{text:?} is a duplicate")));
         }
         Ok(Hostname::from(name))
     });
@@ -454,8 +455,8 @@ fn idle_exports(said: &[String]) -> Vec<Fault> {
     let entries = said.iter().enumerate();
     let idle = entries.filter_map(|(at, entry)| {
         let fact = match !before.insert(entry) {
-            true => format!("{entry:?} is there already"),
-            false if is_for_all && entry != "*" => format!("{entry:?} says nothing beside *"),
+            true => format!("{entry:?} is a duplicate"),
+            false if is_for_all && entry != "*" => format!("{entry:?} is redundant next to *"),
             false => return None,
         };
         Some(Fault::new(format!("spec.exportTo[{at}]"), fact))
@@ -471,18 +472,18 @@ fn addresses(texts: &[String], faults: &mut PartFaults) -> (Vec<IpAddr>, Vec<IpN
         let mut fault = |fact: &str| {
             let field = format!("spec.addresses[{index}]");
             let fault = Fault::new(field, format!("{text:?} is {fact}"));
-            faults.add(fault, "the entry counts without this address");
+            faults.add(fault, "the entry applies without this address");
         };
         let found = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         let Ok(range) = found.map(|range| range.trunc()) else {
-            fault("neither an IP address nor a range of them");
+            fault("neither an IP address nor a CIDR range");
             continue;
         };
         // No service has such an address, and a listener for it would capture the connections of
         // all services.
         let is_no_hosts = special(range.addr()).is_some_and(|special| special.is_no_hosts());
         if is_no_hosts || range.prefix_len() == 0 {
-            fault("no address of a service");
+            fault("not a valid address of a service");
             continue;
         }
         if range.prefix_len() == range.max_prefix_len() {
@@ -511,14 +512,15 @@ fn ports(forms: Vec<PortForm>, faults: &mut PartFaults) -> Result<Vec<Port>, Fau
             return Err(Fault::new(field("name"), "is empty"));
         }
         if !numbers.insert(number) {
-            return Err(Fault::new(field("number"), format!("{number} is there twice")));
+            return Err(Fault::new(field("number"), format!("{number} is a duplicate")));
         }
         if !names.insert(Arc::clone(&form.name)) {
-            return Err(Fault::new(field("name"), format!("{:?} is there twice", form.name)));
+            return Err(Fault::new(field("name"), format!("{:?} is a duplicate", form.name)));
         }
         let declared = Some(form.protocol.as_str()).filter(|text| !text.is_empty());
         if let Some(text) = declared.filter(|text| !Protocol::is_known(text)) {
-            unknown.push(Fault::new(field("protocol"), format!("{text:?} is no protocol")));
+            unknown
+                .push(Fault::new(field("protocol"), format!("{text:?} is not a known protocol")));
         }
         Ok(Port {
             number,
@@ -567,7 +569,7 @@ fn workload(
             match path.filter(|path| path.len() > 1 && path.starts_with(['/', '@'])) {
                 Some(path) => EntryAddress::Socket(path.into()),
                 None => {
-                    let fact = format!("{:?} is no {SOCKET}/PATH", form.address);
+                    let fact = format!("{:?} is not of the form {SOCKET}/PATH", form.address);
                     return Err(Fault::new(format!("{field}.address"), fact));
                 }
             }
@@ -604,7 +606,7 @@ impl EntryEndpoint {
     fn located(self, field: &str) -> Result<Self, Fault> {
         match self.address {
             EntryAddress::Network if self.network.is_none() => {
-                let fact = "is empty, which only one that names a network may be";
+                let fact = "is empty, which is allowed only with a network";
                 Err(Fault::new(format!("{field}.address"), fact))
             }
             _ => Ok(self),

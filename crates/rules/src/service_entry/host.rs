@@ -91,10 +91,10 @@ impl<'a> Host<'a> {
         let first = self.first;
         let holder = || format!("ServiceEntry {}/{}", first.name.namespace, first.name.name);
         if first.name.namespace != entry.name.namespace {
-            return Err(format!("{} has this host, in another namespace", holder()));
+            return Err(format!("{} in another namespace defines this host already", holder()));
         }
         if first.external != entry.external {
-            return Err(format!("{} says otherwise whether it is in the mesh", holder()));
+            return Err(format!("{} has another location", holder()));
         }
         if first.how != entry.how {
             return Err(format!("{} has another resolution", holder()));

@@ -490,7 +490,7 @@ impl EntryIndex {
                 Ok(ports) => ports,
                 Err(fact) => {
                     let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
-                    let effect = "for this host the entry counts for nothing";
+                    let effect = "for this host the entry has no effect";
                     problems.push(EntryProblem::of_part(&entry.name, fault, effect));
                     continue;
                 }

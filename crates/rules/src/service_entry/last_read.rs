@@ -74,11 +74,11 @@ impl<T> LastReadEntry<T> {
         object: &WorkloadKey,
     ) -> impl Iterator<Item = EntryProblem> {
         let of_whole = match self.good {
-            Some(_) => "what it said before still counts",
-            None => "it counts for nothing",
+            Some(_) => "the last valid version stays active",
+            None => "the object has no effect",
         };
         let whole = self.fault.iter().map(move |fault| (fault, true, of_whole));
-        let parts = self.unread.iter().map(|fault| (fault, false, "the rest counts"));
+        let parts = self.unread.iter().map(|fault| (fault, false, "the rest applies"));
         whole.chain(parts).map(move |(fault, refused, effect)| EntryProblem {
             kind,
             object: object.clone(),

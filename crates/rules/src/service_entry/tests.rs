@@ -132,8 +132,8 @@ fn redundant_export_entries_are_reported_without_effect() {
     let problems = told.index.problems();
     let told_of: Vec<_> = problems.iter().map(|one| (one.fault.to_string(), one.refused)).collect();
     let expected = [
-        ("spec.exportTo[0]: \"web\" says nothing beside *", false),
-        ("spec.exportTo[2]: \"web\" is there already", false),
+        ("spec.exportTo[0]: \"web\" is redundant next to *", false),
+        ("spec.exportTo[2]: \"web\" is a duplicate", false),
     ];
     assert_eq!(told_of, expected.map(|(text, refused)| (text.to_owned(), refused)));
 }
@@ -319,11 +319,11 @@ fn invalid_part_of_an_entry_is_left_out_and_the_rest_applies() {
     let cases = [
         (
             json!({ "hosts": ["db.example.com", "a b"], "endpoints": [good()] }),
-            r#"spec.hosts[1]: "a b" is no DNS name; the entry applies without this host"#,
+            r#"spec.hosts[1]: "a b" is not a DNS name; the entry applies without this host"#,
         ),
         (
             json!({ "hosts": ["db.example.com", "db.example.com."], "endpoints": [good()] }),
-            r#"spec.hosts[1]: "db.example.com." is there twice; the entry applies without this host"#,
+            r#"spec.hosts[1]: "db.example.com." is a duplicate; the entry applies without this host"#,
         ),
         (
             two(good(), json!({ "address": "a b" })),
@@ -343,7 +343,7 @@ fn invalid_part_of_an_entry_is_left_out_and_the_rest_applies() {
             json!({ "endpoints": [good()], "ports": [
                 { "name": "tcp", "number": 5432, "protocol": "HTPP" },
             ] }),
-            r#"spec.ports[0].protocol: "HTPP" is no protocol; the protocol of the port is detected"#,
+            r#"spec.ports[0].protocol: "HTPP" is not a known protocol; the protocol of the port is detected"#,
         ),
     ];
     for (fields, expected) in cases {
@@ -373,7 +373,8 @@ fn endpoints_and_resolutions_without_effect_are_reported() {
     assert_eq!(with("DNS_ROUND_ROBIN", 2), expected(&second));
     assert_eq!(with("DNS_ROUND_ROBIN", 1), [""; 0]);
     assert_eq!(with("DNS", 2), [""; 0]);
-    let dynamic = "spec.resolution: DYNAMIC_DNS does not resolve hosts again; it applies as NONE";
+    let dynamic =
+        "spec.resolution: DYNAMIC_DNS does not resolve hosts again; it is handled as NONE";
     assert_eq!(with("DYNAMIC_DNS", 0), expected(dynamic));
 }
 
@@ -428,8 +429,7 @@ fn endpoint_limit_of_an_entry_counts_each_host_and_port() {
     };
     assert_eq!(read(&[fields(131)]).1, [""; 0]);
     let (_, problems) = read(&[fields(132)]);
-    let expected =
-        "ServiceEntry shop/db: spec.endpoints: 500 for each of 132 hosts and 1 ports are more";
+    let expected = "ServiceEntry shop/db: spec.endpoints: 500 endpoints for each of 132 hosts and 1 ports exceed";
     assert!(problems.len() == 1 && problems[0].starts_with(expected), "{problems:?}");
 }
 
@@ -444,7 +444,7 @@ fn unknown_field_is_reported_and_the_rest_applies() {
     let (contents, problems) =
         read(&[entry("shop/db", database(fields)), object("WorkloadEntry", "shop/vm", workload)]);
     let told = |object: &str, field: &str| {
-        let text = "unknown or unsupported field: it has no effect; the rest counts";
+        let text = "unknown or unsupported field: it has no effect; the rest applies";
         format!("{object}: spec.{field}: {text}")
     };
     assert_eq!(
@@ -467,7 +467,7 @@ fn invalid_address_is_left_out_and_the_entry_applies() {
         let [problem] = &problems[..] else { panic!("{wrong}: {problems:?}") };
         let beginning = format!("ServiceEntry shop/db: spec.addresses[1]: {wrong:?} is ");
         assert!(problem.starts_with(&beginning), "{problem}");
-        assert!(problem.ends_with("; the entry counts without this address"), "{problem}");
+        assert!(problem.ends_with("; the entry applies without this address"), "{problem}");
         let vips = &record(&contents, "db.example.com").service.vips;
         assert_eq!(vips[..], [IpAddr::from([192, 0, 2, 7])], "{wrong}");
     }
@@ -736,9 +736,9 @@ fn entry_without_an_address_needs_a_network() {
         vm("shop/nowhere", json!({})),
         vm("shop/there", json!({ "network": "n2" })),
     ]);
-    let empty = "is empty, which only one that names a network may be";
+    let empty = "is empty, which is allowed only with a network";
     let expected =
-        format!("WorkloadEntry shop/nowhere: spec.address: {empty}; it counts for nothing");
+        format!("WorkloadEntry shop/nowhere: spec.address: {empty}; the object has no effect");
     assert_eq!(problems, [expected]);
     let [there] = <[Endpoint; 1]>::try_from(endpoints(&contents, "db.example.com")).expect("one");
     assert_eq!((there.address, there.network_label), (NO_ADDRESS, Some("n2".into())));
@@ -848,7 +848,7 @@ fn incremental_and_complete_application_have_the_same_result() {
                 if read(&[Arc::clone(&object)])
                     .1
                     .iter()
-                    .all(|one| !one.contains("counts for nothing"))
+                    .all(|one| !one.contains("the object has no effect"))
                 {
                     good.insert(key, object);
                 }

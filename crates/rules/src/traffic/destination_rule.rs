@@ -90,7 +90,7 @@ impl DestinationRule {
         let (raw, mut reasons) = object::body::<RawDestinationRule>(object)?;
         let host = HostPattern::parse(&raw.host, meta.namespace.as_str(), &settings.domain);
         let host = host.map_err(|error| {
-            let text = format!("{:?} {error}; the rule holds for nothing", raw.host);
+            let text = format!("{:?} {error}; the rule has no effect", raw.host);
             Reason::lost(&codes::TRAFFIC_HOST, "spec.host", text)
         })?;
         let selector = raw.workload_selector.map(|raw| raw.match_labels);
@@ -110,12 +110,12 @@ impl DestinationRule {
                 continue;
             }
             if subsets.contains_key(&*raw.name) {
-                let text = format!("{} is there already; the first counts", raw.name);
+                let text = format!("{} is a duplicate; the first one applies", raw.name);
                 reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, format!("{path}.name"), text));
                 continue;
             }
             if subsets.len() == most {
-                let text = format!("{most} subsets are there before it: it is left out");
+                let text = format!("a rule may have at most {most} subsets: this one is left out");
                 reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, path, text));
                 continue;
             }
@@ -127,7 +127,7 @@ impl DestinationRule {
             for what in lost {
                 let path = format!("{path}.trafficPolicy.loadBalancer");
                 let text = format!(
-                    "replaces that of the rule whole: {what} doesn't hold for {}",
+                    "replaces that of the rule completely: {what} does not apply to {}",
                     raw.name
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
@@ -135,7 +135,7 @@ impl DestinationRule {
             for (port, what) in port_losses(policy.as_deref(), of_subset.as_deref()) {
                 let path = format!("{path}.trafficPolicy.portLevelSettings");
                 let text = format!(
-                    "replace all that is said of port {port} otherwise: {what} doesn't hold there for {}",
+                    "replace all other settings of port {port}: {what} does not apply there to {}",
                     raw.name
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
@@ -143,7 +143,8 @@ impl DestinationRule {
             if raw.labels.contains_key(NODE_LABEL) {
                 let path = format!("{path}.labels");
                 let text = format!(
-                    "{NODE_LABEL} of a node is not looked at: {} has endpoints whose pods carry that label themselves",
+                    "{NODE_LABEL} of nodes is not compared: {} contains only endpoints whose pods \
+                     have this label",
                     raw.name
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
@@ -321,9 +322,9 @@ fn is_subset_name(name: &str) -> Result<(), &'static str> {
         "" => Err("is empty"),
         _ if name.len() > 253 => Err("is longer than 253 characters"),
         _ if !name.bytes().all(legal) => {
-            Err("has other characters than letters, digits, - . and _")
+            Err("contains characters other than letters, digits, - . and _")
         }
-        _ if name.contains("_.") => Err("has _. in it, by which SNIs are taken apart"),
+        _ if name.contains("_.") => Err("contains _., which separates the parts of an SNI"),
         _ => Ok(()),
     }
 }

@@ -135,7 +135,7 @@ impl EnvoyFilter {
         let (raw, mut reasons) = object::body::<RawEnvoyFilter>(object)?;
         if !raw.target_refs.is_empty() {
             // Without the target, the object would apply to more proxies than intended.
-            let text = "name workloads by spec.workloadSelector: a target is not followed";
+            let text = "targets are not supported: select workloads with spec.workloadSelector";
             return Err(Reason::lost(&codes::ENVOY_FILTER_FIELD, "spec.targetRefs", text));
         }
         let mut patches: Vec<FilterPatch> = Vec::new();
@@ -145,7 +145,7 @@ impl EnvoyFilter {
                 let Some(wanted) = &patch.proxies else { return Ok(patch) };
                 if proxies.len() == PROXIES_MAX && !proxies.contains(wanted) {
                     let fact =
-                        format!("an object tells {PROXIES_MAX} sorts of proxies apart at most");
+                        format!("an object may have at most {PROXIES_MAX} different proxy matches");
                     return Err((&codes::ENVOY_FILTER_FIELD, (".match.proxy".to_owned(), fact)));
                 }
                 proxies.insert(Arc::clone(wanted));
@@ -241,15 +241,18 @@ impl FilterPatch {
     fn target(raw: &Value) -> Result<(Option<PatchPlace>, Option<u16>, bool), PatchFault> {
         let apply_to = text(raw, "applyTo");
         if !["HTTP_FILTER", OF_MANAGERS, OF_CLUSTERS].contains(&apply_to) {
-            let fact =
-                format!("{apply_to:?} is not patched, HTTP_FILTER is; {}", instead_of(apply_to));
+            let fact = format!("{apply_to:?} is not supported; {}", instead_of(apply_to));
             return Err((".applyTo".into(), fact));
         }
         let matches = raw.get("match").unwrap_or(&Value::Null);
         let path = ".match";
         let (fields, instead): (&[&str], _) = match apply_to {
-            OF_CLUSTERS => (&["context", "proxy"], "a cluster that is added is there in a context"),
-            _ => (&["context", "proxy", "listener"], "name a context and a port of the listener"),
+            OF_CLUSTERS => (
+                &["context", "proxy"],
+                "an added cluster can be limited only to a \
+                                                    context",
+            ),
+            _ => (&["context", "proxy", "listener"], "use a context and a port of the listener"),
         };
         known(matches, path, fields, instead)?;
         let place = match text(matches, "context") {
@@ -257,45 +260,57 @@ impl FilterPatch {
             "SIDECAR_INBOUND" => Some(PatchPlace::Inbound),
             "SIDECAR_OUTBOUND" => Some(PatchPlace::Outbound),
             "GATEWAY" => Some(PatchPlace::Gateway),
-            other => return Err((format!("{path}.context"), format!("{other:?} is no context"))),
+            other => {
+                return Err((
+                    format!("{path}.context"),
+                    format!(
+                        "{other:?} is not a valid \
+                                                                     context"
+                    ),
+                ));
+            }
         };
         let listener = matches.get("listener").unwrap_or(&Value::Null);
         let path = ".match.listener";
-        known(listener, path, &["portNumber", "filterChain"], "name its port")?;
+        known(listener, path, &["portNumber", "filterChain"], "use its port")?;
         let port = match listener.get("portNumber").filter(|port| !port.is_null()) {
             None => None,
             Some(port) => {
                 let number = port.as_u64().and_then(|port| u16::try_from(port).ok());
-                let fault = || (format!("{path}.portNumber"), format!("{port} is no port"));
+                let fault =
+                    || (format!("{path}.portNumber"), format!("{port} is not a valid port"));
                 Some(number.ok_or_else(fault)?).filter(|port| *port != 0)
             }
         };
         let chain = listener.get("filterChain").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain";
-        known(chain, path, &["filter"], "name a port of the listener")?;
+        known(chain, path, &["filter"], "use a port of the listener")?;
         let filter = chain.get("filter").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain.filter";
-        known(filter, path, &["name", "subFilter"], "name a port of the listener")?;
+        known(filter, path, &["name", "subFilter"], "use a port of the listener")?;
         let manager = text(filter, "name");
         if !manager.is_empty() && !MANAGERS.contains(&manager) {
-            let fact = format!("{manager:?} has no HTTP filters; {} has", MANAGERS[0]);
+            let fact = format!("{manager:?} has no HTTP filters; use {}", MANAGERS[0]);
             return Err((format!("{path}.name"), fact));
         }
         if manager.is_empty() && apply_to == OF_MANAGERS {
-            let fact = format!("of network filters {} is patched: name it", MANAGERS[0]);
+            let fact =
+                format!("only the network filter {} is supported: set its name", MANAGERS[0]);
             return Err((format!("{path}.name"), fact));
         }
         let before = filter.get("subFilter").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain.filter.subFilter";
-        known(before, path, &["name"], "name the router")?;
+        known(before, path, &["name"], "use the name of the router")?;
         let before = text(before, "name");
         if !before.is_empty() && apply_to == OF_MANAGERS {
-            let fact = "what is merged into a manager has no place among its filters".to_owned();
+            let fact = "settings that are merged into a connection manager have no position among \
+                        its filters"
+                .to_owned();
             return Err((format!("{path}.name"), fact));
         }
         if !before.is_empty() && !ROUTERS.contains(&before) {
             let fact = format!(
-                "which filters there are beside the router is no promise; name {}, or INSERT_FIRST",
+                "only the router is a stable anchor among the filters; use {}, or INSERT_FIRST",
                 ROUTERS[0]
             );
             return Err((format!("{path}.name"), fact));
@@ -306,11 +321,11 @@ impl FilterPatch {
 
 /// Checks that a patch uses the only supported operation for its target.
 fn is_operation(patch: &Value, followed: &str, about: &str) -> Result<(), PatchFault> {
-    known(patch, ".patch", &["operation", "value"], "order objects by priority")?;
+    known(patch, ".patch", &["operation", "value"], "use priority to order objects")?;
     match text(patch, "operation") {
         operation if operation == followed => Ok(()),
         other => {
-            let fact = format!("{other:?} is not followed for {about}; {followed} is");
+            let fact = format!("{other:?} is not supported for {about}; use {followed}");
             Err((".patch.operation".into(), fact))
         }
     }
@@ -318,14 +333,14 @@ fn is_operation(patch: &Value, followed: &str, about: &str) -> Result<(), PatchF
 
 /// Returns whether the filter is inserted at the beginning.
 fn operation(patch: &Value, before_router: bool) -> Result<bool, PatchFault> {
-    known(patch, ".patch", &["operation", "value"], "order objects by priority")?;
+    known(patch, ".patch", &["operation", "value"], "use priority to order objects")?;
     match text(patch, "operation") {
         "INSERT_FIRST" => Ok(true),
         // INSERT_BEFORE without an anchor inserts at the beginning.
         "INSERT_BEFORE" => Ok(!before_router),
         other => {
             let fact = format!(
-                "{other:?} is not followed for filters; INSERT_FIRST and INSERT_BEFORE are"
+                "{other:?} is not supported for filters; use INSERT_FIRST or INSERT_BEFORE"
             );
             Err((".patch.operation".into(), fact))
         }
@@ -340,13 +355,13 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<(), PatchFault> {
     let empty = || Value::Object(serde_json::Map::new());
     let Some(given) = value.as_object() else {
-        let fact = "it is no object".to_owned();
+        let fact = "it is not an object".to_owned();
         return if value.is_null() { Ok(()) } else { Err((path.to_owned(), fact)) };
     };
     let mut others = given.iter().filter(|(_, value)| !value.is_null() && **value != empty());
     match others.find(|(key, _)| !fields.contains(&key.as_str())) {
         Some((key, _)) => {
-            Err((format!("{path}.{key}"), format!("{key} is not followed; {instead}")))
+            Err((format!("{path}.{key}"), format!("{key} is not supported; {instead}")))
         }
         None => Ok(()),
     }
@@ -355,15 +370,14 @@ fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<()
 /// Returns the alternative to a patch of an unsupported part.
 fn instead_of(apply_to: &str) -> &'static str {
     match apply_to {
-        "ROUTE_CONFIGURATION" | "VIRTUAL_HOST" | "HTTP_ROUTE" => {
-            "a VirtualService says which way requests go"
-        }
+        "ROUTE_CONFIGURATION" | "VIRTUAL_HOST" | "HTTP_ROUTE" => "use a VirtualService for routes",
         "LISTENER" | "FILTER_CHAIN" | "LISTENER_FILTER" => {
-            "a Sidecar or a Gateway says what is listened to, the mesh config what holds for all"
+            "use a Sidecar or a Gateway for listeners, and the mesh config for settings of all \
+             proxies"
         }
         "EXTENSION_CONFIG" => "write the filter into the patch itself",
-        "BOOTSTRAP" => "write it into the bootstrap that the proxy starts with",
-        _ => "write applyTo: HTTP_FILTER",
+        "BOOTSTRAP" => "write it into the bootstrap of the proxy",
+        _ => "use applyTo: HTTP_FILTER",
     }
 }
 

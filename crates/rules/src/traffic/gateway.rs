@@ -219,7 +219,8 @@ impl ServerReader<'_> {
             let first = *first_places.entry(name).or_insert(at);
             if first != at && !name.is_empty() {
                 let text = format!(
-                    "{name:?} is the name of servers[{first}] as well: of HTTPS at one port the two share their routes"
+                    "{name:?} is also the name of servers[{first}]: HTTPS servers with the same \
+                     port and name share their routes"
                 );
                 self.warn(format!("spec.servers[{at}].port.name"), text);
             }
@@ -230,7 +231,7 @@ impl ServerReader<'_> {
     fn server(&mut self, place: usize, raw: RawServer) -> Option<GatewayServer> {
         let path = format!("spec.servers[{place}]");
         let Some(port) = u16::try_from(raw.port.number).ok().filter(|port| *port != 0) else {
-            let text = format!("{} is no port: the server is left out", raw.port.number);
+            let text = format!("{} is not a valid port: the server is left out", raw.port.number);
             self.reasons.push(Reason::lost(
                 &codes::TRAFFIC_PORT,
                 format!("{path}.port.number"),
@@ -243,7 +244,7 @@ impl ServerReader<'_> {
             text => match text.parse::<IpAddr>() {
                 Ok(address) => Some(address).filter(|address| !address.is_unspecified()),
                 Err(_) => {
-                    let text = format!("{text:?} is no IP address: the server is left out");
+                    let text = format!("{text:?} is not an IP address: the server is left out");
                     self.lost(format!("{path}.bind"), text);
                     return None;
                 }
@@ -281,7 +282,7 @@ impl ServerReader<'_> {
             "HTTP" | "HTTP2" | "GRPC" | "GRPC-WEB" => {
                 if tls.is_some_and(|tls| tls.says_more_than_redirect()) {
                     let text =
-                        format!("{given} is plain text: tls has no effect but httpsRedirect");
+                        format!("{given} is plaintext: in tls, only httpsRedirect has an effect");
                     self.warn(format!("{path}.tls"), text);
                 }
                 return Some(ServerProtocol::Http);
@@ -293,19 +294,28 @@ impl ServerReader<'_> {
             "TLS" | "TCP" | "MONGO" | "MYSQL" | "REDIS" => false,
             _ => {
                 let known = "HTTP, HTTPS, HTTP2, GRPC, GRPC-WEB, TCP, TLS, MONGO, MYSQL, REDIS";
-                self.lost(at, format!("{given:?} is none of {known}: the server is left out"));
+                self.lost(
+                    at,
+                    format!("{given:?} is not valid, use {known}: the server is left out"),
+                );
                 return None;
             }
         };
         let Some(tls) = tls else {
-            self.lost(format!("{path}.tls"), format!("{given} needs it: the server is left out"));
+            self.lost(
+                format!("{path}.tls"),
+                format!(
+                    "is required for {given}: the server is left \
+                                                      out"
+                ),
+            );
             return None;
         };
         let at = format!("{path}.tls");
         let clients = match &*tls.mode {
             mode @ ("" | "PASSTHROUGH") => {
                 if mode.is_empty() {
-                    self.warn(&*at, "names no mode, which means PASSTHROUGH");
+                    self.warn(&*at, "has no mode, so PASSTHROUGH applies");
                 }
                 return Some(ServerProtocol::Passthrough);
             }
@@ -317,7 +327,7 @@ impl ServerReader<'_> {
             mode => {
                 let known =
                     "PASSTHROUGH, SIMPLE, MUTUAL, OPTIONAL_MUTUAL, ISTIO_MUTUAL, AUTO_PASSTHROUGH";
-                let text = format!("{mode:?} is none of {known}: the server is left out");
+                let text = format!("{mode:?} is not valid, use {known}: the server is left out");
                 self.lost(format!("{at}.mode"), text);
                 return None;
             }
@@ -335,8 +345,15 @@ impl ServerReader<'_> {
         };
         let roots = Some(raw.ca_cert_credential_name).filter(|name| !name.is_empty());
         let of_secret = match clients {
-            TlsClients::Mesh => Some("the mesh's own certificates come before files".to_owned()),
-            _ => credentials.first().map(|name| format!("the Secret {name} comes before files")),
+            TlsClients::Mesh => {
+                Some("the mesh's own certificates take precedence over files".to_owned())
+            }
+            _ => credentials.first().map(|name| {
+                format!(
+                    "the Secret {name} takes precedence over \
+                                                         files"
+                )
+            }),
         };
         let (files, roots_file) = match of_secret {
             Some(first) => {
@@ -358,7 +375,8 @@ impl ServerReader<'_> {
             "TLSV1_3" => Some(Some(TlsVersion::V1_3)),
             _ => {
                 let text = format!(
-                    "{given:?} is none of TLS_AUTO and TLSV1_0 to TLSV1_3: the server is left out"
+                    "{given:?} is not valid, use TLS_AUTO or TLSV1_0 to TLSV1_3: the server is \
+                     left out"
                 );
                 self.lost(format!("{at}.{field}"), text);
                 None
@@ -367,7 +385,7 @@ impl ServerReader<'_> {
         let oldest = version("minProtocolVersion", &raw.min_protocol_version)?;
         let newest = version("maxProtocolVersion", &raw.max_protocol_version)?;
         if newest.is_some_and(|newest| newest < oldest.unwrap_or(TlsVersion::V1_2)) {
-            let text = "is older than the oldest: the server is left out";
+            let text = "is older than the minimum version: the server is left out";
             self.lost(format!("{at}.maxProtocolVersion"), text);
             return None;
         }
@@ -378,7 +396,7 @@ impl ServerReader<'_> {
         ];
         for (field, pins, lengths) in pins {
             if let Some(odd) = pins.iter().find(|pin| !lengths.contains(&pin.len())) {
-                let text = format!("{odd:?} is no SHA-256 hash: the server is left out");
+                let text = format!("{odd:?} is not a SHA-256 hash: the server is left out");
                 self.lost(format!("{at}.{field}"), text);
                 return None;
             }
@@ -411,7 +429,8 @@ impl ServerReader<'_> {
         for (block, files) in given {
             for (path, file) in files.named(block) {
                 if file_fault(file) {
-                    let text = "is no whole path of a file at the router: the server is left out";
+                    let text = "is not a valid absolute path of a file at the gateway: the server \
+                                is left out";
                     self.lost(format!("{at}{path}"), text);
                     return None;
                 }
@@ -429,14 +448,15 @@ impl ServerReader<'_> {
                         false => (of_key, of_certificate),
                     };
                     let text =
-                        format!("is not there, and {other} needs it: the server is left out");
+                        format!("is missing, but {other} requires it: the server is left out");
                     self.lost(format!("{at}{block}.{lacking}"), text);
                     return None;
                 }
             }
         }
         if pairs.is_empty() {
-            let text = "names no Secret, and serverCertificate no file: the server is left out";
+            let text = "contains no Secret, and serverCertificate contains no file: the server is \
+                        left out";
             self.lost(format!("{at}.credentialName"), text);
             return None;
         }
@@ -445,12 +465,13 @@ impl ServerReader<'_> {
         let asks = clients != TlsClients::Anybody;
         let fact = match (asks, roots.is_some(), has_roots) {
             (true, false, false) => {
-                let text = "is not there, and clients are asked for certificates of it: the server is left out";
+                let text = "is missing, but client certificates must be verified with it: the \
+                            server is left out";
                 self.lost(format!("{at}.caCertificates"), text);
                 return None;
             }
-            (false, true, _) => "has no effect: clients are asked for no certificate",
-            (true, true, true) => "has no effect: caCertCredentialName comes before files",
+            (false, true, _) => "has no effect: client certificates are not requested",
+            (true, true, true) => "has no effect: caCertCredentialName takes precedence over files",
             _ => return Some((pairs.into(), roots.filter(|_| asks))),
         };
         self.warn(format!("{at}.caCertificates"), fact);
@@ -472,13 +493,14 @@ impl ServerReader<'_> {
             return Some(None);
         }
         if clients == TlsClients::Anybody {
-            self.warn(at, "has no effect: clients are asked for no certificate");
+            self.warn(at, "has no effect: client certificates are not requested");
             return Some(None);
         }
         let fact = if clients == TlsClients::Mesh {
-            "certificates of the mesh are not held against a file: the server is left out"
+            "certificates of the mesh are not checked against a revocation file: the server is \
+             left out"
         } else if !file.starts_with('/') || file.len() > FILE_MAX {
-            "is no whole path of a file at the router: the server is left out"
+            "is not a valid absolute path of a file at the gateway: the server is left out"
         } else {
             return Some(Some(Arc::clone(file)));
         };
@@ -492,7 +514,7 @@ impl ServerReader<'_> {
         let known = given.iter().enumerate().filter(|(place, name)| {
             let is_known = CIPHERS.contains(&&***name);
             if !is_known {
-                let text = format!("{name} is no cipher of Envoy's: it is left out");
+                let text = format!("Envoy does not support the cipher {name}: it is left out");
                 self.lost(format!("{at}.cipherSuites[{place}]"), text);
             }
             is_known
@@ -522,11 +544,11 @@ impl ServerReader<'_> {
                         hosts.push(ServerHost { namespace, host });
                     } else {
                         let at = format!("{path}.hosts[{place}]");
-                        self.warn(at, format!("{text:?} is there already"));
+                        self.warn(at, format!("{text:?} is a duplicate"));
                     }
                 }
                 Err(error) => {
-                    let text = format!("{name:?} {error}; the other hosts hold");
+                    let text = format!("{name:?} {error}; the other hosts apply");
                     self.lost(format!("{path}.hosts[{place}]"), text);
                 }
             }

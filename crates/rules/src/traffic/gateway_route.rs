@@ -189,7 +189,7 @@ impl GatewayRoute {
     ) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawGatewayRoute>(object)?;
         let parents = parents(&raw.parent_refs, &meta, settings, &mut reasons);
-        let lost = "answered 500";
+        let lost = "answered with 500";
         let mut reader =
             RuleReader { namespace: &meta.namespace, settings, lost, reasons: &mut reasons };
         let rules = raw.rules.into_iter().enumerate();
@@ -233,7 +233,7 @@ impl GatewayRoute {
         for (at, raw) in rules.enumerate() {
             let path = format!("spec.rules[{at}]");
             if at > 0 {
-                let text = "the first rule takes every connection";
+                let text = "has no effect: the first rule matches every connection";
                 reader.reasons.push(Reason::lost(&codes::RULE_UNREACHABLE, path, text));
                 continue;
             }
@@ -271,7 +271,8 @@ fn parents(
         if has_section {
             // Attached to the whole Service, the route would apply to more ports than intended.
             let path = format!("spec.parentRefs[{at}].sectionName");
-            let text = "ports of a Service go by number here: name it as port; the route is not on this Service";
+            let text = "ports of a Service are selected by number: use port; the route is not \
+                        attached to this Service";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
         }
         !has_section
@@ -295,7 +296,7 @@ fn server_names(given: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> 
         // A full name, or `*.` with a suffix (Gateway API, `Hostname`).
         let is_one = name.contains('.') && HostPattern::parse(&name, "", "").is_ok();
         if !is_one {
-            let text = format!("{name:?} is no name that a client gives: no connection fits it");
+            let text = format!("{name:?} is not a valid server name: no connection matches it");
             reasons.push(Reason::lost(
                 &codes::MATCH_REFUSED,
                 format!("spec.hostnames[{at}]"),
@@ -339,7 +340,7 @@ impl RuleReader<'_> {
         rule.destinations = destinations;
         let sum: u64 = rule.destinations.iter().map(|one| u64::from(one.weight)).sum();
         if u32::try_from(sum).is_err() {
-            self.refuse(&mut rule.refused, path, "weights come to more than 4294967295");
+            self.refuse(&mut rule.refused, path, "the sum of the weights exceeds 4294967295");
         }
         for (at, raw) in raw.filters.into_iter().enumerate() {
             self.filter(raw, &format!("{path}.filters[{at}]"), &mut rule);
@@ -370,7 +371,7 @@ impl RuleReader<'_> {
 
     fn refuse(&mut self, refused: &mut bool, path: &str, fact: &str) {
         *refused = true;
-        let text = format!("{fact}; requests that it takes are answered 500");
+        let text = format!("{fact}; requests that match it are answered with 500");
         self.reasons.push(Reason::lost(&codes::ROUTE_REFUSED, path, text));
     }
 
@@ -410,7 +411,8 @@ impl RuleReader<'_> {
 
     fn refuse_condition(&mut self, refused: &mut bool, path: &str, fact: &str) {
         *refused = true;
-        let text = format!("{fact}; requests that the other conditions take are answered 500");
+        let text =
+            format!("{fact}; requests that match the other conditions are answered with 500");
         self.reasons.push(Reason::lost(&codes::MATCH_REFUSED, path, text));
     }
 
@@ -431,13 +433,20 @@ impl RuleReader<'_> {
             "" | "PathPrefix" => {
                 let prefix = raw.value.trim_end_matches('/');
                 if prefix.contains(['?', '#']) || !(prefix.is_empty() || prefix.starts_with('/')) {
-                    self.refuse_condition(refused, path, &format!("{:?} is no path", raw.value));
+                    self.refuse_condition(
+                        refused,
+                        path,
+                        &format!("{:?} is not a valid path", raw.value),
+                    );
                     return None;
                 }
                 (!prefix.is_empty()).then(|| PathMatch::Segments(prefix.into()))
             }
             other => {
-                let text = format!("{other:?} is none of Exact, PathPrefix, RegularExpression");
+                let text = format!(
+                    "{other:?} is not valid; use Exact, PathPrefix or \
+                                    RegularExpression"
+                );
                 self.refuse_condition(refused, path, &text);
                 None
             }
@@ -458,7 +467,7 @@ impl RuleReader<'_> {
             let name = if are_headers { raw.name.to_ascii_lowercase() } else { raw.name };
             let is_name = if are_headers { is_header_name(&name) } else { !name.is_empty() };
             if !is_name || !is_text(&raw.value) {
-                self.refuse_condition(refused, &path, "can't be in a request");
+                self.refuse_condition(refused, &path, "cannot occur in a request");
                 continue;
             }
             let text = match &*raw.r#type {
@@ -489,7 +498,7 @@ impl RuleReader<'_> {
                 }
                 (None, Some(raw)) => headers.response = self.edits(raw, &path, refused, None),
                 (None, None) => {
-                    self.refuse(refused, &path, "can't be followed at one of several backends");
+                    self.refuse(refused, &path, "is not supported for a single backend");
                 }
             }
         }
@@ -510,7 +519,7 @@ impl RuleReader<'_> {
             .collect();
         let sum: u64 = backends.iter().map(|one| u64::from(one.weight)).sum();
         if u32::try_from(sum).is_err() {
-            let text = "weights come to more than 4294967295; connections are closed";
+            let text = "the sum of the weights exceeds 4294967295; connections are closed";
             self.reasons.push(Reason::lost(&codes::ROUTE_REFUSED, path, text));
             return Box::default();
         }
@@ -533,7 +542,8 @@ impl RuleReader<'_> {
         });
         let Some(kind) = kind else {
             let text = format!(
-                "is neither a Service with a port, nor a ServiceImport, nor a Hostname with a port and without a namespace; its share is {}",
+                "is neither a Service with a port, nor a ServiceImport, nor a Hostname with a port \
+                 and without a namespace; its share of the traffic is {}",
                 self.lost
             );
             self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
@@ -587,9 +597,8 @@ impl RuleReader<'_> {
             // An unsupported filter must not be skipped.
             RawFilter { r#type, .. } => {
                 let known = "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS";
-                let text = format!(
-                    "{type:?} is no filter that is followed: {known} are, each with its field"
-                );
+                let text =
+                    format!("{type:?} is not a supported filter; use {known}, each with its field");
                 self.refuse(refused, path, &text);
             }
         }
@@ -598,7 +607,14 @@ impl RuleReader<'_> {
     fn redirect(&mut self, raw: RawRedirectFilter, path: &str, refused: &mut bool) -> RedirectRule {
         let status = raw.status_code.unwrap_or(302);
         if ![301, 302, 303, 307, 308].contains(&status) {
-            self.refuse(refused, path, &format!("{status} is none of 301, 302, 303, 307, 308"));
+            self.refuse(
+                refused,
+                path,
+                &format!(
+                    "{status} is not valid; use 301, 302, 303, 307 or \
+                                                 308"
+                ),
+            );
         }
         let port = match (raw.port, &raw.scheme) {
             (Some(port), _) => RedirectPort::Number(port),
@@ -621,7 +637,7 @@ impl RuleReader<'_> {
         let mut joined = |list: Vec<String>| -> Arc<str> {
             let text = list.join(",");
             if !is_text(&text) {
-                self.refuse(refused, path, "holds control characters");
+                self.refuse(refused, path, "contains control characters");
                 return Arc::default();
             }
             text.into()
@@ -652,7 +668,7 @@ impl RuleReader<'_> {
                 match &mut host {
                     Some(host) if name == "host" => **host = Some(one.value),
                     _ if name == "host" || !is_header_name(&name) || !is_text(&one.value) => {
-                        this.refuse(refused, path, &format!("{name:?} is no header"));
+                        this.refuse(refused, path, &format!("{name:?} is not a valid header"));
                     }
                     _ => match command_operators::check(&one.value) {
                         Ok(()) => {

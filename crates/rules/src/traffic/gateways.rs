@@ -170,8 +170,7 @@ impl Gateways {
         }
         let lacking = service.hosts.iter().filter(|host| is_served && !served.contains(host));
         let reason = |host: &HostPattern| {
-            let text =
-                format!("no server of the Gateways that it names has {host} for its namespace");
+            let text = format!("no server of its Gateways has {host} for its namespace");
             Reason::warning(&codes::GATEWAY_UNBOUND, "spec.hosts", text)
         };
         lacking.map(reason).collect()
@@ -221,7 +220,10 @@ impl Gateways {
                 !common_hosts(all, service).is_empty()
             };
             let text = match self.named(name) {
-                None => format!("there is no Gateway {name}: nothing is served through it"),
+                None => format!(
+                    "Gateway {name} does not exist: this object is not served through \
+                                 it"
+                ),
                 Some(gateway) if !serves(gateway) => {
                     format!(
                         "no server of Gateway {name} has a host of this object for its namespace"
@@ -233,8 +235,8 @@ impl Gateways {
                         return None;
                     }
                     format!(
-                        "this object is not exported to {namespace}, the namespace of Gateway {name}: \
-                         routers there serve nothing of it"
+                        "this object is not exported to {namespace}, the namespace of Gateway \
+                         {name}: gateways there do not serve it"
                     )
                 }
             };
@@ -265,9 +267,9 @@ impl RuleList {
     /// Returns a description of the servers that its rules apply to.
     fn servers(self) -> &'static str {
         match self {
-            Self::Http => "HTTP, or of HTTPS that ends there",
+            Self::Http => "HTTP, or HTTPS that terminates there",
             Self::Tls => "TLS or HTTPS in mode PASSTHROUGH",
-            Self::Tcp => "TCP, or of TLS that ends there",
+            Self::Tcp => "TCP, or TLS that terminates there",
         }
     }
 
@@ -292,8 +294,10 @@ fn unserved_rule(
 ) -> Option<Reason> {
     let asked = &source.gateways;
     if !asked.is_empty() && !asked.iter().any(|name| service.gateways.contains(name)) {
-        let text =
-            format!("{} is none of the gateways of the object: nothing fits it", asked.join(", "));
+        let text = format!(
+            "{} is not in the gateways of the object: nothing matches it",
+            asked.join(", ")
+        );
         return Some(Reason::lost(&codes::GATEWAY_UNBOUND, format!("{path}.gateways"), text));
     }
     let is_asked = |name: &Arc<str>| asked.is_empty() || asked.contains(name);
@@ -307,7 +311,8 @@ fn unserved_rule(
         |ports: &BTreeSet<u16>| ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
     if let Some(port) = port.filter(|port| !ports.contains(port)) {
         let text = format!(
-            "no server of its Gateways for these hosts has port {port}; they have {}: nothing fits it",
+            "no server of its Gateways for these hosts has port {port}; they have {}: nothing \
+             matches it",
             list_of(&ports)
         );
         return Some(Reason::lost(&codes::TRAFFIC_PORT, format!("{path}.port"), text));
@@ -320,7 +325,8 @@ fn unserved_rule(
         return None;
     }
     let text = format!(
-        "rules of {} are for servers of {}, and none of its Gateways for these hosts is one: nothing fits it",
+        "rules in {} apply to servers for {}, but its Gateways have no such server for these \
+         hosts: nothing matches it",
         list.field(),
         list.servers()
     );
@@ -518,13 +524,15 @@ impl ServerLoss<'_> {
             None => (
                 server,
                 format!(
-                    "port {port} is that of {winner}, which came first and speaks otherwise there"
+                    "port {port} belongs to {winner}, which takes precedence and uses another \
+                     protocol there"
                 ),
             ),
             Some(ServerHost { host, .. }) => (
                 format!("{server}.hosts"),
                 format!(
-                    "{host} at port {port} belongs to {winner}, which came first; its other hosts hold"
+                    "{host} at port {port} belongs to {winner}, which takes precedence; the other \
+                     hosts apply"
                 ),
             ),
         };

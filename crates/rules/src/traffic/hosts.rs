@@ -27,7 +27,7 @@ pub enum InvalidHost {
     #[error("has a * that is not its whole first label")]
     Wildcard,
     /// The text contains an invalid character for a DNS name, or an empty label.
-    #[error("is no DNS name")]
+    #[error("is not a DNS name")]
     Name,
 }
 

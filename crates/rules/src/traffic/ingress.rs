@@ -142,7 +142,7 @@ impl Ingress {
         let tls = raw.tls.into_iter().enumerate().filter_map(|(place, raw)| {
             let path = format!("spec.tls[{place}]");
             if raw.secret_name.is_empty() {
-                let text = "names no Secret: nothing is served in TLS for it";
+                let text = "has no Secret: its hosts are not served with TLS";
                 reader.lost(format!("{path}.secretName"), text);
                 return None;
             }
@@ -159,8 +159,7 @@ impl Ingress {
         let tls: Box<[_]> = tls.collect();
         let mut reasons = reader.reasons;
         if rules.is_empty() {
-            let text =
-                "has neither a path nor a defaultBackend that can be used: nothing is served";
+            let text = "has no usable path and no usable defaultBackend: nothing is served";
             reasons.push(Reason::lost(&codes::INGRESS_PART, "spec.rules", text));
         }
         Ok((Self { meta, class, rules: rules.into(), tls }, reasons))
@@ -184,17 +183,18 @@ impl Ingress {
     ) -> Result<(), String> {
         let IngressSettings { mode, class: own, .. } = settings;
         if *mode == IngressMode::Off {
-            return Err("no Ingress is followed: ingressControllerMode is OFF".to_owned());
+            return Err("Ingresses are ignored: ingressControllerMode is OFF".to_owned());
         }
         let mut classes = classes;
         match &self.class {
             IngressClassName::Annotated(class) if **class == **own => Ok(()),
-            IngressClassName::Annotated(class) => {
-                Err(format!("it is annotated with the class {class:?}, and the mesh's is {own}"))
-            }
+            IngressClassName::Annotated(class) => Err(format!(
+                "its annotation has the class {class:?}, but the class of the mesh is \
+                             {own}"
+            )),
             IngressClassName::OfClass(name) => {
                 match classes.find(|class| class.meta.name == *name) {
-                    None => Err(format!("there is no IngressClass {name}")),
+                    None => Err(format!("IngressClass {name} does not exist")),
                     Some(class) if class.controller == INGRESS_CONTROLLER => Ok(()),
                     Some(class) => Err(format!(
                         "the controller of IngressClass {name} is {:?}, not {INGRESS_CONTROLLER}",
@@ -212,7 +212,7 @@ impl Ingress {
                 if is_own || *mode == IngressMode::Default {
                     return Ok(());
                 }
-                Err("it names no class, and the default class is not the mesh's".to_owned())
+                Err("it has no class, and the default class does not belong to the mesh".to_owned())
             }
         }
     }
@@ -250,7 +250,7 @@ impl IngressReader<'_> {
         }
         let read = HostPattern::written(text);
         if let Err(error) = &read {
-            self.lost(path, format!("{text:?} {error}; the other hosts hold"));
+            self.lost(path, format!("{text:?} {error}; the other hosts apply"));
         }
         read.ok()
     }
@@ -262,7 +262,7 @@ impl IngressReader<'_> {
         let path = match path_match(&raw.path_type, &raw.path) {
             Ok(path) => path,
             Err(fact) => {
-                self.lost(format!("{at}.path"), format!("{fact}: no request fits it"));
+                self.lost(format!("{at}.path"), format!("{fact}: no request matches it"));
                 return None;
             }
         };
@@ -277,16 +277,16 @@ impl IngressReader<'_> {
     fn destinations(&mut self, raw: &RawIngressBackend, path: &str) -> Box<[Destination]> {
         let Self { meta, settings, reasons } = self;
         let mut lost = |field: &str, fact: String| {
-            let text = format!("{fact}: what goes there is answered 500");
+            let text = format!("{fact}: its requests are answered with 500");
             reasons.push(Reason::lost(&codes::INGRESS_PART, format!("{path}{field}"), text));
         };
         let Some(service) = &raw.service else {
-            lost("", "leads to no Service, and nothing else is followed".to_owned());
+            lost("", "is not a Service, and other backends are not supported".to_owned());
             return Box::default();
         };
         let name = service.name.to_ascii_lowercase();
         if !matches!(HostPattern::written(&name), Ok(HostPattern::Exact(_))) {
-            lost(".service.name", format!("{name:?} is no name of a Service"));
+            lost(".service.name", format!("{name:?} is not a valid name of a Service"));
             return Box::default();
         }
         let host =
@@ -296,7 +296,13 @@ impl IngressReader<'_> {
             (number, _) => match u16::try_from(number).ok().filter(|number| *number != 0) {
                 Some(number) => Some(number),
                 None => {
-                    lost(".service.port", format!("{number} is no port, and none is named"));
+                    lost(
+                        ".service.port",
+                        format!(
+                            "{number} is not a valid port, and no port name \
+                                                   is set"
+                        ),
+                    );
                     return Box::default();
                 }
             },
@@ -317,7 +323,7 @@ fn path_match(kind: &str, text: &str) -> Result<Option<PathMatch>, String> {
         return Ok(None);
     }
     if !text.starts_with('/') || text.contains(['?', '#']) || !is_text(text) {
-        return Err(format!("{text:?} is no path"));
+        return Err(format!("{text:?} is not a valid path"));
     }
     match kind {
         "Exact" => Ok(Some(PathMatch::Exact(text.into()))),
@@ -329,7 +335,7 @@ fn path_match(kind: &str, text: &str) -> Result<Option<PathMatch>, String> {
             Some(prefix) => PathMatch::Prefix(prefix.into()),
             None => PathMatch::Exact(text.into()),
         })),
-        _ => Err(format!("{kind:?} is none of Exact, Prefix, ImplementationSpecific")),
+        _ => Err(format!("{kind:?} is not valid; use Exact, Prefix or ImplementationSpecific")),
     }
 }
 

@@ -306,7 +306,7 @@ pub fn taken_paths<'a>(
             continue;
         }
         let text = format!(
-            "what it is about of {host} belongs to {} of Ingress {}/{}, which comes first",
+            "its requests for {host} belong to {} of Ingress {}/{}, which takes precedence",
             other.path_of(&winner.place),
             other.namespace,
             other.name

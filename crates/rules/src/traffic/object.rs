@@ -131,9 +131,9 @@ pub fn note_export(given: &[String], reasons: &mut Vec<Reason>) {
     let mut before = BTreeSet::new();
     for (at, entry) in given.iter().enumerate() {
         let text = if !before.insert(entry) {
-            format!("{entry:?} is there already")
+            format!("{entry:?} is a duplicate")
         } else if is_for_all && entry != "*" {
-            format!("{entry:?} says nothing beside *, which is everybody")
+            format!("{entry:?} is redundant next to *, which exports to all namespaces")
         } else {
             continue;
         };

@@ -48,13 +48,14 @@ impl SidecarDefaults {
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawDefaults>(object)?;
         if raw.image.is_some() {
-            let text = "sidecars have one image; name another in the annotation sidecar.istio.io/proxyImage of pods";
+            let text = "the image is not configurable here; set another one with the pod \
+                        annotation sidecar.istio.io/proxyImage";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.image", text));
         }
         let concurrency = raw.concurrency.and_then(|threads| {
             let number = u16::try_from(threads).ok();
             if number.is_none() {
-                let text = format!("{threads} is no number of threads; it counts as unsaid");
+                let text = format!("{threads} is not a valid number of threads; it is ignored");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, "spec.concurrency", text));
             }
             number
@@ -86,10 +87,10 @@ fn variable(name: &str) -> Result<(), &'static str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if name.is_empty() || !name.bytes().all(plain) || name.starts_with(|c: char| c.is_ascii_digit())
     {
-        return Err("it is no name of a variable");
+        return Err("it is not a valid variable name");
     }
     if RESERVED.contains(&name) || name.starts_with(RESERVED_PREFIX) {
-        return Err("the sidecar is told by it where it is");
+        return Err("the variable is reserved for the location of the sidecar");
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ impl ProxyMatch {
         let fields = match given {
             Value::Null => &nothing,
             Value::Object(fields) => fields,
-            _ => return Err((String::new(), "it is no object".to_owned())),
+            _ => return Err((String::new(), "it is not an object".to_owned())),
         };
         let (mut version, mut metadata) = (None, Vec::new());
         for (name, value) in fields {
@@ -93,10 +93,10 @@ impl ProxyMatch {
                     }
                 }
                 (known @ ("proxyVersion" | "metadata"), other) => {
-                    return Err((format!(".{known}"), format!("{other} is not what it holds")));
+                    return Err((format!(".{known}"), format!("{other} has the wrong type")));
                 }
                 (other, _) => {
-                    let fact = format!("{other} is not followed; name a version or metadata");
+                    let fact = format!("{other} is not supported; use proxyVersion or metadata");
                     return Err((format!(".{other}"), fact));
                 }
             }
@@ -134,8 +134,8 @@ fn expression(text: &str) -> Result<(), (String, String)> {
     let fault = |fact: &dyn fmt::Display| (".proxyVersion".to_owned(), format!("{text:?} {fact}"));
     re2::parse(text).map_err(|fact| fault(&fact))?;
     compiled(text).map(drop).map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => fault(&"is larger than versions need"),
-        _ => fault(&"is no expression that is followed here"),
+        regex::Error::CompiledTooBig(_) => fault(&"is too large for a version"),
+        _ => fault(&"is not a supported expression"),
     })
 }
 
@@ -148,11 +148,11 @@ fn pair(key: &str, value: &Value) -> Result<(ProxyField, String), (String, Strin
     let path = format!(".metadata.{key}");
     let Some(field) = ProxyField::ALL.into_iter().find(|field| field.key() == key) else {
         let known = ProxyField::ALL.map(ProxyField::key).join(", ");
-        let fact = format!("{key} is not kept of proxies, which are told apart by {known}");
+        let fact = format!("{key} of proxies is not stored; use {known}");
         return Err((path, fact));
     };
     match value.as_str() {
         Some(text) => Ok((field, text.to_owned())),
-        None => Err((path, format!("{value} is no text"))),
+        None => Err((path, format!("{value} is not a string"))),
     }
 }

@@ -52,19 +52,17 @@ pub fn of_match(one: &RequestMatch) -> CallMatch {
     }
     let unseen = || one.headers.iter().chain(&one.without_headers).find(|one| !is_seen(one));
     let what = if method == Some(None) {
-        "its expression of the method can't be tried".to_owned()
+        "its expression for the method cannot be evaluated".to_owned()
     } else if one.authority.is_some() {
-        "the host of a call is not looked at".to_owned()
+        "the host of a call is not compared".to_owned()
     } else if one.scheme.is_some() {
-        "the scheme of a call is not looked at".to_owned()
+        "the scheme of a call is not compared".to_owned()
     } else if one.path.as_ref().is_some_and(|path| !is_seen_path(path)) {
-        "its expression of the path is none that all libraries know".to_owned()
+        "not all libraries support its expression for the path".to_owned()
     } else if let Some((name, _)) = unseen() {
-        format!(
-            "the header {name} is not looked at, or its expression is none that all libraries know"
-        )
+        format!("the header {name} is not compared, or not all libraries support its expression")
     } else if other_values(one) > OTHER_VALUES_MAX {
-        format!("more than {OTHER_VALUES_MAX} headers must not have some value")
+        format!("more than {OTHER_VALUES_MAX} headers have a forbidden value")
     } else {
         return CallMatch::Told;
     };
@@ -118,16 +116,16 @@ pub fn passed_over(rule: &HttpRule) -> Vec<String> {
     note(rule.headers.iter().chain(changes).next().is_some(), "headers are not changed");
     let rewrite = rule.rewrite.as_ref();
     note(rewrite.is_some_and(|one| one.authority.is_some()), "the host is not rewritten");
-    note(rule.mirrors.iter().flatten().next().is_some(), "no copies are sent");
-    note(rule.cors.is_some(), "corsPolicy is for browsers");
+    note(rule.mirrors.iter().flatten().next().is_some(), "requests are not mirrored");
+    note(rule.cors.is_some(), "corsPolicy applies only to browsers");
     if let Some(retries) = &rule.retries {
-        note(retries.per_try_timeout.is_some(), "a single try has no timeout");
+        note(retries.per_try_timeout.is_some(), "perTryTimeout is ignored");
         note(retries.other_localities, "retries go to any locality");
         let unknown: Vec<_> = conditions(retries).filter(|word| !is_known(word)).collect();
         let statuses = retries.statuses.iter().map(ToString::to_string);
         let unknown: Vec<_> = unknown.into_iter().map(str::to_owned).chain(statuses).collect();
         if retries.attempts > 0 && !unknown.is_empty() {
-            all.push(format!("nothing is tried again on {}", unknown.join(", ")));
+            all.push(format!("calls are not retried on {}", unknown.join(", ")));
         }
     }
     all
@@ -145,26 +143,28 @@ pub fn policy_passed_over(groups: &PolicyGroups, library: GrpcLibrary) -> Vec<&'
     if let Some(pool) = groups.connection_pool.as_deref() {
         let none = PoolLimits { max_requests: pool.max_requests, ..PoolLimits::default() };
         if *pool != none {
-            all.push("of connectionPool http2MaxRequests counts alone");
+            all.push("only http2MaxRequests of connectionPool applies");
         }
     }
     if let Some(balancing) = groups.load_balancer.as_deref() {
         all.extend(match &balancing.algorithm {
             Algorithm::RoundRobin => None,
-            Algorithm::LeastRequest => (!library.least_request)
-                .then_some("endpoints are chosen in turn: it counts no open requests"),
+            Algorithm::LeastRequest => (!library.least_request).then_some(
+                "endpoints are chosen in turn: the library does not count active \
+                            requests",
+            ),
             Algorithm::Random => Some("endpoints are chosen in turn, not at random"),
             Algorithm::Passthrough => {
-                Some("endpoints are chosen in turn, not where the client was going")
+                Some("endpoints are chosen in turn, not by the original destination")
             }
             Algorithm::ConsistentHash(hash) if !is_hashed(&hash.key) => Some(
-                "endpoints are chosen in turn: it hashes headers alone that the application gives it",
+                "endpoints are chosen in turn: the library hashes only headers of the application",
             ),
             Algorithm::ConsistentHash(hash) => matches!(hash.table, HashTable::Maglev(_))
-                .then_some("a ring stands in for the table of Maglev"),
+                .then_some("a ring is used instead of the Maglev table"),
         });
         if balancing.warmup.is_some() {
-            all.push("new endpoints have their whole share at once");
+            all.push("new endpoints receive their full load immediately");
         }
     }
     if let Some(outliers) = groups.outlier_detection.as_deref()
@@ -172,10 +172,10 @@ pub fn policy_passed_over(groups: &PolicyGroups, library: GrpcLibrary) -> Vec<&'
             || outliers.min_health_percent != 0
             || !outliers.error_statuses.is_empty())
     {
-        all.push("of outlierDetection errors, interval, ejection time and share count alone");
+        all.push("only errors, interval, ejection time and percentage of outlierDetection apply");
     }
     if matches!(groups.tls.as_deref(), Some(ClientTls::Foreign(_) | ClientTls::Impossible)) {
-        all.push("it can't speak such TLS: its calls fail");
+        all.push("this TLS mode is not supported: calls fail");
     }
     if groups.proxy_protocol.is_some() || groups.tunnel.is_some() || groups.retry_budget.is_some() {
         all.push("proxyProtocol, tunnel and retryBudget have no effect");
@@ -351,7 +351,7 @@ mod tests {
         };
         assert_eq!(told("unavailable,connect-failure", &[]), Vec::<String>::new());
         let also = "retriable-status-codes,5xx,reset";
-        assert_eq!(told(also, &[503]), ["nothing is tried again on 5xx, reset, 503"]);
+        assert_eq!(told(also, &[503]), ["calls are not retried on 5xx, reset, 503"]);
     }
 
     #[test]

@@ -41,11 +41,11 @@ pub fn parse(text: &str) -> Result<Regex, String> {
     let mut parser = RegexParser { rest: text, groups: 0, names: Vec::new() };
     let size = parser.alternatives(0)?;
     if !parser.rest.is_empty() {
-        return Err("has a ) that closes nothing".to_owned());
+        return Err("has an unmatched )".to_owned());
     }
     let size = size.instructions.saturating_add(FRAME);
     if size > PROGRAM_MAX {
-        return Err(format!("makes a program of more than {PROGRAM_MAX} instructions"));
+        return Err(format!("compiles to more than {PROGRAM_MAX} instructions"));
     }
     Ok(Regex { groups: parser.groups, size })
 }
@@ -66,7 +66,7 @@ pub fn groups_of(substitution: &str) -> Result<u32, String> {
             Some(digit) if digit.is_ascii_digit() => {
                 highest = highest.max(digit.to_digit(10).unwrap_or_default());
             }
-            _ => return Err("has a \\ that neither a digit nor another \\ follows".to_owned()),
+            _ => return Err("has a \\ without a digit or another \\ after it".to_owned()),
         }
     }
     Ok(highest)
@@ -141,7 +141,7 @@ impl<'a> RegexParser<'a> {
                     return Err("repeats nothing".to_owned());
                 };
                 if is_repeated {
-                    return Err("repeats a repetition, which RE2 refuses".to_owned());
+                    return Err("repeats a repetition, which RE2 rejects".to_owned());
                 }
                 all.instructions -= thing.instructions;
                 let again = repeat(thing, least, most)?;
@@ -182,7 +182,10 @@ impl<'a> RegexParser<'a> {
                 let (Some(least), Some(most)) = (least, most) else { return Ok(None) };
                 if least > REPEAT_MAX || most.is_some_and(|most| most > REPEAT_MAX || most < least)
                 {
-                    return Err(format!("repeats {{{counts}}} times, of 0 to {REPEAT_MAX}"));
+                    return Err(format!(
+                        "repeats {{{counts}}} times, but the range is 0 to \
+                                        {REPEAT_MAX}"
+                    ));
                 }
                 self.rest = rest;
                 self.take("?");
@@ -210,11 +213,10 @@ impl<'a> RegexParser<'a> {
     fn group(&mut self, depth: usize) -> Result<Option<RegexPart>, String> {
         let mut captures = true;
         if self.take("?P<") || self.take("?<") {
-            let (name, rest) =
-                self.rest.split_once('>').ok_or("has a group whose name has no end")?;
+            let (name, rest) = self.rest.split_once('>').ok_or("has an unterminated group name")?;
             let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
             if name.is_empty() || !name.bytes().all(is_word) {
-                return Err(format!("has a group that can't be named {name:?}"));
+                return Err(format!("has a group with the invalid name {name:?}"));
             }
             if self.names.contains(&name) {
                 return Err(format!("has two groups named {name:?}"));
@@ -223,14 +225,14 @@ impl<'a> RegexParser<'a> {
             self.rest = rest;
         } else if self.take("?") {
             captures = false;
-            let end = self.rest.find([')', ':']).ok_or("has a ( that nothing closes")?;
+            let end = self.rest.find([')', ':']).ok_or("has an unmatched (")?;
             let flags = &self.rest[..end];
             let plain = flags.strip_prefix('-').unwrap_or(flags);
             let mut parts = plain.splitn(2, '-');
             let known = parts.all(|part| part.bytes().all(|b| b"imsU".contains(&b)));
             let is_colon = self.rest[end..].starts_with(':');
             if !known || flags.ends_with('-') || (flags.is_empty() && !is_colon) {
-                return Err(format!("has (?{flags}, which RE2 doesn't know"));
+                return Err(format!("has (?{flags}, which RE2 does not support"));
             }
             self.rest = &self.rest[end + 1..];
             if !is_colon {
@@ -239,7 +241,7 @@ impl<'a> RegexParser<'a> {
         }
         let mut inner = self.alternatives(depth)?;
         if !self.take(")") {
-            return Err("has a ( that nothing closes".to_owned());
+            return Err("has an unmatched (".to_owned());
         }
         if captures {
             self.groups += 1;
@@ -287,7 +289,7 @@ impl<'a> RegexParser<'a> {
         let name = match self.peek() {
             Some('{') => {
                 let (name, rest) =
-                    self.rest[1..].split_once('}').ok_or("has a \\p{ without end")?;
+                    self.rest[1..].split_once('}').ok_or("has an unterminated \\p{")?;
                 self.rest = rest;
                 name
             }
@@ -302,20 +304,20 @@ impl<'a> RegexParser<'a> {
         if is_property(name) {
             Ok(())
         } else {
-            Err(format!("names {name:?} with \\p, which isn't known"))
+            Err(format!("uses the unknown property {name:?} with \\p"))
         }
     }
 
     /// Parses an escaped character, after the `\`.
     fn character(&mut self) -> Result<char, String> {
         let Some(c) = self.next() else { return Err("ends in \\".to_owned()) };
-        let named = |c| format!("has \\{c}, which RE2 doesn't know");
+        let named = |c| format!("has \\{c}, which RE2 does not support");
         match c {
             'n' | 'r' | 't' | 'a' | 'f' | 'v' => Ok(' '),
             'x' => {
                 let digits = if self.take("{") {
                     let (digits, rest) =
-                        self.rest.split_once('}').ok_or("has a \\x{ without end")?;
+                        self.rest.split_once('}').ok_or("has an unterminated \\x{")?;
                     self.rest = rest;
                     digits
                 } else {
@@ -327,13 +329,15 @@ impl<'a> RegexParser<'a> {
                     !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
                 let code = u32::from_str_radix(digits, 16).ok().filter(|_| hexadecimal);
                 code.and_then(char::from_u32)
-                    .ok_or_else(|| format!("has \\x{digits}, which is no character"))
+                    .ok_or_else(|| format!("has \\x{digits}, which is not a character"))
             }
             '0'..='7' => {
                 let more =
                     self.rest.bytes().take(2).take_while(|b| (b'0'..=b'7').contains(b)).count();
                 if c != '0' && more == 0 {
-                    return Err(format!("refers back to a group by \\{c}, which RE2 can't"));
+                    return Err(format!(
+                        "has the back-reference \\{c}, which RE2 does not support"
+                    ));
                 }
                 self.rest = &self.rest[more..];
                 Ok(' ')
@@ -345,7 +349,7 @@ impl<'a> RegexParser<'a> {
 
     /// Parses a character class, after the `[`.
     fn class(&mut self) -> Result<RegexPart, String> {
-        let open = "has a [ that nothing closes";
+        let open = "has an unmatched [";
         let negated = self.take("^");
         let (mut ranges, mut is_wide, mut is_first) = (0, negated, true);
         loop {
@@ -357,7 +361,7 @@ impl<'a> RegexParser<'a> {
                 '[' if self.rest.starts_with("[:") && self.rest.contains(":]") => {
                     let (name, rest) = self.rest[2..].split_once(":]").ok_or(open)?;
                     if !CLASSES.contains(&name.strip_prefix('^').unwrap_or(name)) {
-                        return Err(format!("has [:{name}:], which isn't known"));
+                        return Err(format!("has the unknown class [:{name}:]"));
                     }
                     is_wide |= name.starts_with('^');
                     self.rest = rest;
@@ -388,7 +392,7 @@ impl<'a> RegexParser<'a> {
                         let is_escaped = self.rest.starts_with('\\');
                         let high = self.in_class(open)?;
                         if high < low && !is_escaped {
-                            return Err(format!("has the range {low}-{high}, which is empty"));
+                            return Err(format!("has the empty range {low}-{high}"));
                         }
                         is_wide |= !high.is_ascii();
                     }
@@ -412,7 +416,7 @@ fn repeat(thing: RegexPart, least: u32, most: Option<u32>) -> Result<RegexPart, 
     let times = most.unwrap_or(least).max(1);
     let repeated = if times > 1 { thing.repeated.saturating_mul(times) } else { thing.repeated };
     if repeated > REPEAT_MAX {
-        return Err(format!("repeats something more than {REPEAT_MAX} times in all"));
+        return Err(format!("repeats an element more than {REPEAT_MAX} times in total"));
     }
     let optional = match most {
         None => 1,

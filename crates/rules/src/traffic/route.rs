@@ -626,13 +626,13 @@ impl SourceMatch {
     pub fn misfit(&self, namespace: &Namespace, selection: &Selection) -> String {
         match (&self.namespace, &self.labels) {
             (Some(wanted), _) if wanted != namespace => {
-                format!("it is for clients of namespace {wanted}")
+                format!("it applies to clients of namespace {wanted}")
             }
             (_, Some(labels)) if !selection.contains(labels) => {
                 let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
-                format!("it is for clients with {}", labels.collect::<Vec<_>>().join(", "))
+                format!("it applies to clients with {}", labels.collect::<Vec<_>>().join(", "))
             }
-            _ => format!("it is for gateways {}", self.gateways.join(", ")),
+            _ => format!("it applies to gateways {}", self.gateways.join(", ")),
         }
     }
 }

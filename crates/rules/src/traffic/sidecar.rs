@@ -142,14 +142,16 @@ impl Sidecar {
             .map(|raw| Arc::new(pool_limits(raw, "spec.inboundConnectionPool", &mut reasons)));
         let mut policy = raw.outbound_traffic_policy;
         if policy.as_ref().is_some_and(|policy| policy.mode.is_none()) {
-            let text = "no mode is named, which means REGISTRY_ONLY: nothing that the mesh doesn't know is reached";
+            let text = "the mode is not set, so REGISTRY_ONLY applies: unknown destinations are \
+                        unreachable";
             let path = "spec.outboundTrafficPolicy";
             reasons.push(Reason::warning(&codes::SIDECAR_POLICY, path, text));
         }
         if policy.as_ref().and_then(|policy| policy.mode)
             == Some(WrittenOutboundMode::AllowAnyDynamicDns)
         {
-            let text = "ALLOW_ANY counts: requests go to the address that the client found, which no proxy looks up anew";
+            let text = "ALLOW_ANY applies instead: requests go to the address that the client \
+                        resolved, and proxies do not resolve the host again";
             let path = "spec.outboundTrafficPolicy.mode";
             reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
         }
@@ -160,7 +162,10 @@ impl Sidecar {
             let read = raw.read(outbound, &meta.namespace, settings);
             read.map_err(|(field, fact)| {
                 let path = format!("spec.outboundTrafficPolicy.egressProxy{field}");
-                let text = format!("{fact}; what the mesh doesn't know goes where it means");
+                let text = format!(
+                    "{fact}; connections to unknown destinations go to their \
+                                    original destination"
+                );
                 reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_PROXY, path, text));
             })
             .ok()
@@ -175,8 +180,8 @@ impl Sidecar {
                 *first_of_port.entry(read.port).or_insert(place) != place
             };
             if read.as_ref().is_some_and(&mut is_elsewhere) {
-                let text = "a listener before it has the port at another address or for other \
-                            traffic; it is left out";
+                let text = "an earlier listener has the port at another address or for other \
+                            traffic; this one is left out";
                 let path = format!("spec.egress[{at}].port");
                 reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_ADDRESS, path, text));
                 continue;
@@ -264,7 +269,7 @@ impl EgressListener {
             None => None,
             Some((Ok(port @ 1..), _)) => Some(port),
             Some((_, number)) => {
-                let text = format!("{number} is no port; the listener is left out");
+                let text = format!("{number} is not a valid port; the listener is left out");
                 let path = format!("{path}.port.number");
                 reasons.push(Reason::lost(&codes::TRAFFIC_PORT, path, text));
                 return None;
@@ -280,13 +285,14 @@ impl EgressListener {
         };
         let (mut imported, mut excluded) = (Vec::new(), Vec::new());
         if raw.hosts.is_empty() {
-            let text = "is empty: nothing is imported by it";
+            let text = "is empty: the listener imports nothing";
             reasons.push(Reason::lost(&codes::SIDECAR_HOST, format!("{path}.hosts"), text));
         }
         for (place, text) in raw.hosts.iter().enumerate() {
             if let Some((_, host)) = text.split_once('/').filter(|(_, host)| is_one_label(host)) {
                 let text = format!(
-                    "{text:?} is a host of one label, such as an entry may have; a Service is {host}.NAMESPACE.svc.{}",
+                    "{text:?} is a host with one label, which a ServiceEntry may have; a Service \
+                     is {host}.NAMESPACE.svc.{}",
                     settings.domain
                 );
                 let path = format!("{path}.hosts[{place}]");
@@ -296,7 +302,7 @@ impl EgressListener {
                 Ok((import, true)) => imported.push(import),
                 Ok((import, false)) => excluded.push(import),
                 Err(fact) => {
-                    let text = format!("{text:?} {fact}; nothing is imported by it");
+                    let text = format!("{text:?} {fact}; it imports nothing");
                     let path = format!("{path}.hosts[{place}]");
                     reasons.push(Reason::lost(&codes::SIDECAR_HOST, path, text));
                 }
@@ -564,7 +570,10 @@ impl Sidecars {
     /// Returns the reason why a Sidecar applies to no proxy, if any.
     pub fn loss(&self, meta: &ObjectMeta) -> Option<Reason> {
         let (first, whom) = self.objects.before(meta)?;
-        let text = format!("Sidecar {first} is older and holds for {whom}: this one for none");
+        let text = format!(
+            "Sidecar {first} is older and applies to {whom}: this one applies to no \
+                            proxy"
+        );
         Some(Reason::lost(&codes::SIDECAR_SHADOWED, "spec", text))
     }
 

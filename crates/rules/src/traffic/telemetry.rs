@@ -91,12 +91,12 @@ impl Telemetry {
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawTelemetry>(object)?;
         if !raw.metrics.is_empty() {
-            let text = "proxies keep the metrics that they have";
+            let text = "metrics cannot be configured; the metrics of proxies do not change";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics", text));
         }
         if raw.target_ref.is_some() || !raw.target_refs.is_empty() {
             // Without the target, the object would apply to more proxies than intended.
-            let text = "name workloads by spec.selector: a target is not followed";
+            let text = "targets are not supported: select workloads with spec.selector";
             return Err(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.targetRefs", text));
         }
         let mut logging = Vec::new();
@@ -175,7 +175,10 @@ impl Telemetries {
     /// Returns the reason why a Telemetry applies to no proxy, if any.
     pub fn loss(&self, meta: &ObjectMeta) -> Option<Reason> {
         let (first, whom) = self.objects.before(meta)?;
-        let text = format!("Telemetry {first} is older and holds for {whom}: this one for none");
+        let text = format!(
+            "Telemetry {first} is older and applies to {whom}: this one applies to \
+                            no proxy"
+        );
         Some(Reason::lost(&codes::TELEMETRY_SHADOWED, "spec", text))
     }
 

@@ -127,8 +127,8 @@ impl VirtualService {
         let hosts = hosts(&raw.hosts, &namespace, settings, &mut reasons);
         let is_for_mesh = gateways.iter().any(|gateway| **gateway == *MESH);
         if is_for_mesh && let Some(at) = hosts.iter().position(|host| *host == HostPattern::all()) {
-            let text =
-                "* would take all requests of sidecars, which it doesn't; at gateways it holds";
+            let text = "* does not apply to sidecars, because it would match all of their requests; it \
+                 applies to gateways";
             let path = format!("spec.hosts[{at}]");
             reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
         }
@@ -146,7 +146,8 @@ impl VirtualService {
         let all = sum(&mut lengths("http")).saturating_add(connections);
         if all > ROUTED_BYTES_MAX {
             let text = format!(
-                "its rules come to {} as routes, and proxies are sent {} of one object: make several of it",
+                "its rules have {} as routes, but the maximum for one object is {}: split it into \
+                 several objects",
                 megabytes(all),
                 megabytes(ROUTED_BYTES_MAX)
             );
@@ -174,7 +175,7 @@ impl VirtualService {
         unreachable(&http, &delegates, &mut reasons);
         covered(&http, &delegates, &mut reasons);
         if http.is_empty() && tls.is_empty() && tcp.is_empty() && reasons.is_empty() {
-            let text = "has no rules: it is as if absent";
+            let text = "has no rules, so it has no effect";
             reasons.push(Reason::warning(&codes::ROUTE_PART_LOST, "spec", text));
         }
         let export_to =
@@ -241,7 +242,7 @@ impl Reader<'_> {
             });
             let matches: Box<[ConnectionMatch]> = matches.collect();
             if matches.is_empty() && (!is_any || hosts.is_some()) {
-                let text = "has no match that can be used: it takes no connection";
+                let text = "has no valid match, so it applies to no connection";
                 self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, path, text));
                 continue;
             }
@@ -251,7 +252,11 @@ impl Reader<'_> {
                 let path = format!("{path}.route[{at}]");
                 let weight = if only { Ok(1) } else { u32::try_from(raw.weight) };
                 if weight.is_err() {
-                    let text = format!("a weight can't be {}; nothing goes there", raw.weight);
+                    let text = format!(
+                        "{} is not a valid weight; the destination receives no \
+                                        connections",
+                        raw.weight
+                    );
                     let path = format!("{path}.weight");
                     self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
                 }
@@ -263,7 +268,7 @@ impl Reader<'_> {
                 }
             }
             if destinations.is_empty() {
-                let text = "leads nowhere: connections are closed";
+                let text = "has no valid destination: connections are closed";
                 self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
             }
             let place = RulePlace { index: place(at), ..RulePlace::default() };
@@ -288,14 +293,23 @@ impl Reader<'_> {
             // Clients send the name unchanged, even if it has a single label. Such a name is
             // compared with the hosts as written.
             let Ok(parsed) = HostPattern::written(name) else {
-                lost(path, format!("{name:?} can't be a name in TLS: no connection fits it"));
+                lost(
+                    path,
+                    format!("{name:?} is not a valid server name: no connection matches it"),
+                );
                 continue;
             };
             let is_of_hosts = |(hosts, written): &(HostSet<'_>, BTreeSet<HostPattern>)| {
                 hosts.has_wider(&parsed) || written.contains(&parsed)
             };
             if hosts.is_some_and(|hosts| !is_of_hosts(hosts)) {
-                lost(path, format!("{name} is none of the hosts: no connection fits it"));
+                lost(
+                    path,
+                    format!(
+                        "{name} is not covered by the hosts of the object: no \
+                                    connection matches it"
+                    ),
+                );
                 continue;
             }
             names.insert(name.to_ascii_lowercase().into());
@@ -313,7 +327,7 @@ impl Reader<'_> {
                 Some(range) => to.push(range.trunc()),
                 None => lost(
                     format!("{path}.destinationSubnets[{at}]"),
-                    format!("{range:?} is no range of addresses: no connection fits it"),
+                    format!("{range:?} is not a CIDR range: no connection matches it"),
                 ),
             }
         }
@@ -322,11 +336,17 @@ impl Reader<'_> {
         }
         let number = raw.port.unwrap_or_default();
         let Ok(port) = u16::try_from(number) else {
-            lost(format!("{path}.port"), format!("{number} is no port: no connection fits it"));
+            lost(
+                format!("{path}.port"),
+                format!(
+                    "{number} is not a valid port: no connection \
+                                                  matches it"
+                ),
+            );
             return None;
         };
         if raw.port == Some(0) {
-            let text = "0 is no port: it counts as if none were named";
+            let text = "0 is not a valid port: it is treated as not set";
             self.reasons.push(Reason::lost(&codes::TRAFFIC_PORT, format!("{path}.port"), text));
         }
         Some(ConnectionMatch {
@@ -356,12 +376,12 @@ fn hosts(
         let path = format!("spec.hosts[{at}]");
         match HostPattern::parse(text, namespace.as_str(), &settings.domain) {
             Ok(host) if !before.insert(host.clone()) => {
-                let text = format!("{host} is there already");
+                let text = format!("{host} is a duplicate");
                 reasons.push(Reason::warning(&codes::ROUTE_HOST_INVALID, path, text));
             }
             Ok(host) => hosts.push(host),
             Err(error) => {
-                let text = format!("{text:?} {error}; the other hosts hold");
+                let text = format!("{text:?} {error}; the other hosts apply");
                 reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
             }
         }
@@ -385,7 +405,7 @@ fn unreachable(
     };
     if let Some(at) = rules.iter().enumerate().position(takes_all) {
         for behind in at + 1..rules.len() {
-            let text = format!("spec.http[{at}] takes every request: this rule is never asked");
+            let text = format!("spec.http[{at}] matches every request: this rule is never reached");
             let path = format!("spec.http[{behind}]");
             reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
         }
@@ -425,7 +445,7 @@ fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: 
                 .filter_map(|end| paths.get(&Some(PathMatch::Prefix(text.get(..end)?.into()))));
             let by = prefixes.next().or_else(|| paths.get(&wanted)).or_else(|| paths.get(&None));
             if let Some(by) = by {
-                let text = format!("{by} takes every request that fits it: it is never asked");
+                let text = format!("{by} matches all of its requests: it is never reached");
                 reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
             } else if !delegates.contains_key(&at) {
                 paths.insert(wanted, path);

@@ -368,7 +368,7 @@ impl VirtualServices {
                 return None;
             }
             let text = format!(
-                "{host} belongs to {} {}/{}, which is older: no rule of this one {}holds for it",
+                "{host} belongs to {} {}/{}, which is older: no rule of this one {}applies to it",
                 winner.service.origin.kind.in_config(),
                 winner.service.origin.namespace,
                 winner.service.origin.name,

@@ -65,7 +65,7 @@ pub struct AddedCluster {
 pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
     let wrong = |path: &str, fact: String| (path.trim_start_matches('.').to_owned(), fact);
     let fields = value.as_object();
-    let fields = fields.ok_or_else(|| wrong("", "it is no cluster".to_owned()))?;
+    let fields = fields.ok_or_else(|| wrong("", "it is not a cluster".to_owned()))?;
     let unread = |error: &dyn std::error::Error| {
         let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         wrong("", cause)
@@ -79,16 +79,16 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
     // Converts the fields to the names of Envoy's API.
     let given = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
     followed(&given, String::new()).map_err(|path| {
-        let instead = "write a ServiceEntry, and a DestinationRule for how it is spoken to";
-        wrong(&path, format!("this field is not followed; {instead}"))
+        let instead = "use a ServiceEntry, and a DestinationRule for its connections";
+        wrong(&path, format!("this field is not supported; {instead}"))
     })?;
     let text = |field: &str| given.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = text("name");
     if let Some(taken) = TAKEN.iter().find(|taken| name.starts_with(**taken)) {
-        return Err(wrong("name", format!("names that begin with {taken} are not yours")));
+        return Err(wrong("name", format!("names with the prefix {taken} are reserved")));
     }
     if name.is_empty() || name.chars().any(char::is_control) {
-        return Err(wrong("name", format!("{name:?} is no name")));
+        return Err(wrong("name", format!("{name:?} is not a valid name")));
     }
     protocol(&given).map_err(|fact| wrong("typed_extension_protocol_options", fact))?;
     let kind = match text("type") {
@@ -96,10 +96,16 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
         kind => kind,
     };
     if !["STATIC", "STRICT_DNS", "LOGICAL_DNS"].contains(&kind) {
-        return Err(wrong("type", format!("{kind} is not followed; STATIC and DNS are")));
+        return Err(wrong(
+            "type",
+            format!(
+                "{kind} is not supported; use STATIC, STRICT_DNS or \
+                                          LOGICAL_DNS"
+            ),
+        ));
     }
     if !["", "ROUND_ROBIN", "LEAST_REQUEST", "RANDOM"].contains(&text("lb_policy")) {
-        return Err(wrong("lb_policy", format!("{} is not followed", text("lb_policy"))));
+        return Err(wrong("lb_policy", format!("{} is not supported", text("lb_policy"))));
     }
     endpoints(&given, kind).map_err(|fact| wrong("load_assignment", fact))?;
     Ok(AddedCluster { name: name.into(), config: bytes.into() })
@@ -138,7 +144,7 @@ fn protocol(given: &Value) -> Result<(), String> {
         });
     match explicit {
         Some(config) if says_no_more && is_plain(config) => Ok(()),
-        _ => Err(format!("explicit_http_config of {PROTOCOL} is followed, without options")),
+        _ => Err(format!("only explicit_http_config of {PROTOCOL} without options is supported")),
     }
 }
 
@@ -158,10 +164,10 @@ fn endpoints(given: &Value, kind: &str) -> Result<(), String> {
         let is_ip = address.parse::<IpAddr>().is_ok();
         let is_name = || HostPattern::written(address).is_ok_and(|host| host.exact().is_some());
         if !(is_ip || kind != "STATIC" && is_name()) {
-            return Err(format!("{address:?} is no address that {kind} takes"));
+            return Err(format!("{address:?} is not a valid address for {kind}"));
         }
         if !matches!(socket["port_value"].as_u64(), Some(1..=65535)) {
-            return Err(format!("{} is no port", socket["port_value"]));
+            return Err(format!("{} is not a valid port", socket["port_value"]));
         }
     }
     Ok(())

@@ -35,7 +35,7 @@ const BINARY: [&str; 15] =
 /// A description of the fault with its line.
 pub(super) fn check(script: &str) -> Result<(), String> {
     if script.len() > BYTES_MAX {
-        return Err(format!("it has {} bytes, of at most {BYTES_MAX}", script.len()));
+        return Err(format!("it has {} bytes, but the maximum is {BYTES_MAX}", script.len()));
     }
     let tokens = tokens(script)?;
     let mut parser = LuaParser { tokens: &tokens, at: 0, depth: 0, functions: Vec::new() };
@@ -71,12 +71,9 @@ fn tokens(script: &str) -> Result<Vec<PlacedToken<'_>>, String> {
         } else if first.is_ascii_digit()
             || (first == '.' && rest[1..].starts_with(|next: char| next.is_ascii_digit()))
         {
-            (LuaToken::Number, number(rest).ok_or_else(|| in_line(start, "a number that is none"))?)
+            (LuaToken::Number, number(rest).ok_or_else(|| in_line(start, "an invalid number"))?)
         } else if matches!(first, '"' | '\'') {
-            (
-                LuaToken::Text,
-                quoted(rest).ok_or_else(|| in_line(start, "a text that does not end"))?,
-            )
+            (LuaToken::Text, quoted(rest).ok_or_else(|| in_line(start, "an unterminated string"))?)
         } else if let Some(length) = long_bracket(rest) {
             let length = length.map_err(|fact| in_line(start, fact))?;
             line += rest[..length].matches('\n').count();
@@ -125,7 +122,7 @@ fn long_bracket(rest: &str) -> Option<Result<usize, &'static str>> {
     inner[level..].strip_prefix('[')?;
     let close = format!("]{}]", "=".repeat(level));
     let end = rest.find(&close).map(|at| at + close.len());
-    Some(end.ok_or("a text that does not end"))
+    Some(end.ok_or("an unterminated string"))
 }
 
 /// Returns the length of a quoted string; `None` if it does not end in its line or has an invalid
@@ -229,7 +226,7 @@ impl<'a> LuaParser<'a> {
         }
         let is_name = matches!(self.peek(), LuaToken::Name(_));
         if !is_name {
-            return Err(self.not_here("runs as the script is loaded; move it into a function"));
+            return Err(self.not_here("runs when the script is loaded; move it into a function"));
         }
         self.local()?;
         while self.takes(",") {
@@ -244,7 +241,7 @@ impl<'a> LuaParser<'a> {
         } else if is_local {
             Ok(())
         } else {
-            Err(self.not_here("runs as the script is loaded; move it into a function"))
+            Err(self.not_here("runs when the script is loaded; move it into a function"))
         }
     }
 
@@ -260,9 +257,7 @@ impl<'a> LuaParser<'a> {
             }
             LuaToken::Sign("{") => return self.deeper(Self::constant_table),
             _ => {
-                return Err(
-                    self.not_here("is no constant, at a place that runs as the script is loaded")
-                );
+                return Err(self.not_here("is not a constant, but runs when the script is loaded"));
             }
         }
         // The next token must not continue the value.
@@ -270,13 +265,13 @@ impl<'a> LuaParser<'a> {
             LuaToken::Sign(sign)
                 if BINARY.contains(&sign) || matches!(sign, "(" | "[" | "." | ":") =>
             {
-                Err(self.not_here("runs as the script is loaded; move it into a function"))
+                Err(self.not_here("runs when the script is loaded; move it into a function"))
             }
             LuaToken::Text => {
-                Err(self.not_here("runs as the script is loaded; move it into a function"))
+                Err(self.not_here("runs when the script is loaded; move it into a function"))
             }
             LuaToken::Sign("{") => {
-                Err(self.not_here("runs as the script is loaded; move it into a function"))
+                Err(self.not_here("runs when the script is loaded; move it into a function"))
             }
             _ => Ok(()),
         }
@@ -287,7 +282,7 @@ impl<'a> LuaParser<'a> {
         while self.peek() != LuaToken::Sign("}") {
             if self.takes("[") {
                 if !matches!(self.peek(), LuaToken::Number | LuaToken::Text) {
-                    return Err(self.not_here("is no constant key"));
+                    return Err(self.not_here("is not a constant key"));
                 }
                 self.at += 1;
                 self.expect("]")?;
@@ -325,7 +320,7 @@ impl<'a> LuaParser<'a> {
                 }
                 LuaToken::Sign("break") => {
                     if self.functions.last().is_none_or(|function| function.loops == 0) {
-                        return Err(self.not_here("is in no loop"));
+                        return Err(self.not_here("is not in a loop"));
                     }
                     self.at += 1;
                     self.takes(";");
@@ -443,7 +438,7 @@ impl<'a> LuaParser<'a> {
                 self.expressions()
             }
             Suffixed::Call if places == 1 => Ok(()),
-            _ => Err(self.not_here("follows what is neither a call nor a place for a value")),
+            _ => Err(self.not_here("follows an expression that is neither a call nor assignable")),
         }
     }
 
@@ -454,7 +449,7 @@ impl<'a> LuaParser<'a> {
             self.expression()?;
             count += 1;
             if count > ROW_MAX {
-                return Err(self.not_here(&format!("is behind more than {ROW_MAX} values")));
+                return Err(self.not_here(&format!("follows more than {ROW_MAX} values")));
             }
         }
         Ok(())
@@ -472,7 +467,7 @@ impl<'a> LuaParser<'a> {
                     _ => return Ok(()),
                 }
             }
-            Err(parser.not_here(&format!("is behind more than {ROW_MAX} operators")))
+            Err(parser.not_here(&format!("follows more than {ROW_MAX} operators")))
         })
     }
 
@@ -483,7 +478,7 @@ impl<'a> LuaParser<'a> {
             }
             LuaToken::Sign("...") => {
                 if self.functions.last().is_none_or(|function| !function.takes_more) {
-                    return Err(self.not_here("is in no function that has it"));
+                    return Err(self.not_here("is not in a function with variable arguments"));
                 }
                 self.at += 1;
             }
@@ -510,7 +505,7 @@ impl<'a> LuaParser<'a> {
                 self.expect(")")?;
                 Suffixed::Value
             }
-            _ => return Err(self.not_here("begins nothing")),
+            _ => return Err(self.not_here("is not valid here")),
         };
         loop {
             match self.peek() {
@@ -547,7 +542,7 @@ impl<'a> LuaParser<'a> {
             LuaToken::Sign("(") => {
                 // Lua cannot decide whether the parenthesis begins a new statement.
                 if self.at > 0 && self.tokens[self.at - 1].1 != self.tokens[self.at].1 {
-                    return Err(self.not_here("is in another line than what it calls"));
+                    return Err(self.not_here("is on another line than the function that it calls"));
                 }
                 self.at += 1;
                 if !self.takes(")") {
@@ -555,7 +550,7 @@ impl<'a> LuaParser<'a> {
                     self.expect(")")?;
                 }
             }
-            _ => return Err(self.not_here("begins no arguments")),
+            _ => return Err(self.not_here("does not begin arguments")),
         }
         Ok(())
     }
@@ -585,7 +580,7 @@ impl<'a> LuaParser<'a> {
     fn function_body(&mut self) -> LuaRead {
         let outer: usize = self.functions.iter().map(|function| function.locals).sum();
         if outer > OUTER_MAX {
-            let fact = format!("is in functions with more than {OUTER_MAX} names of their own");
+            let fact = format!("is in functions with more than {OUTER_MAX} local names");
             return Err(self.not_here(&fact));
         }
         self.deeper(|parser| {
@@ -619,7 +614,7 @@ impl<'a> LuaParser<'a> {
         self.name()?;
         self.function().locals += 1;
         if self.function().locals > LOCALS_MAX {
-            return Err(format!("a function has more than {LOCALS_MAX} names of its own"));
+            return Err(format!("a function has more than {LOCALS_MAX} local names"));
         }
         Ok(())
     }
@@ -630,7 +625,7 @@ impl<'a> LuaParser<'a> {
                 self.at += 1;
                 Ok(())
             }
-            _ => Err(self.not_here("stands where a name must")),
+            _ => Err(self.not_here("is found where a name is expected")),
         }
     }
 
@@ -662,7 +657,7 @@ impl<'a> LuaParser<'a> {
         if self.takes(sign) {
             Ok(())
         } else {
-            Err(self.not_here(&format!("stands where {sign} must")))
+            Err(self.not_here(&format!("is found where {sign} is expected")))
         }
     }
 
@@ -672,7 +667,7 @@ impl<'a> LuaParser<'a> {
         let what = match self.peek() {
             LuaToken::Name(name) | LuaToken::Sign(name) => name,
             LuaToken::Number => "a number",
-            LuaToken::Text => "a text",
+            LuaToken::Text => "a string",
             LuaToken::End => "the end",
         };
         format!("line {line}: {what} {fact}")
@@ -712,46 +707,49 @@ mod tests {
     #[test]
     fn scripts_that_envoy_may_reject_are_rejected() {
         for (script, wanted) in [
-            ("function f(", "line 1: the end stands where a name must"),
-            ("function f() return 1", "line 1: the end stands where end must"),
-            ("function f() x = end", "line 1: end begins nothing"),
-            ("function f() f end", "line 1: end stands where = must"),
-            ("function f() break end", "line 1: break is in no loop"),
-            ("function f() return ... end", "line 1: ... is in no function that has it"),
-            ("function f() goto x end", "line 1: goto begins nothing"),
-            ("function f() ; end", "line 1: ; begins nothing"),
-            ("function f() a = b\n(c)() end", "line 2: ( is in another line than what it calls"),
-            ("function f() x = 'a\nb' end", "line 1 has a text that does not end"),
-            ("function f() x = '\\q' end", "line 1 has a text that does not end"),
-            ("function f() x = '\\999' end", "line 1 has a text that does not end"),
-            ("function f() x = 1..2 end", "line 1 has a number that is none"),
-            ("function f() x = 12ab end", "line 1 has a number that is none"),
-            ("function f() x = [[ end", "line 1 has a text that does not end"),
+            ("function f(", "line 1: the end is found where a name is expected"),
+            ("function f() return 1", "line 1: the end is found where end is expected"),
+            ("function f() x = end", "line 1: end is not valid here"),
+            ("function f() f end", "line 1: end is found where = is expected"),
+            ("function f() break end", "line 1: break is not in a loop"),
+            (
+                "function f() return ... end",
+                "line 1: ... is not in a function with variable arguments",
+            ),
+            ("function f() goto x end", "line 1: goto is not valid here"),
+            ("function f() ; end", "line 1: ; is not valid here"),
+            (
+                "function f() a = b\n(c)() end",
+                "line 2: ( is on another line than the function that it calls",
+            ),
+            ("function f() x = 'a\nb' end", "line 1 has an unterminated string"),
+            ("function f() x = '\\q' end", "line 1 has an unterminated string"),
+            ("function f() x = '\\999' end", "line 1 has an unterminated string"),
+            ("function f() x = 1..2 end", "line 1 has an invalid number"),
+            ("function f() x = 12ab end", "line 1 has an invalid number"),
+            ("function f() x = [[ end", "line 1 has an unterminated string"),
             ("function f() x = a ! b end", "line 1 has '!'"),
             (
                 "function f() end end",
-                "line 1: end runs as the script is loaded; move it into a function",
+                "line 1: end runs when the script is loaded; move it into a function",
             ),
-            ("print(1)", "line 1: ( runs as the script is loaded; move it into a function"),
+            ("print(1)", "line 1: ( runs when the script is loaded; move it into a function"),
             (
                 "local x = require('y')",
-                "line 1: ( runs as the script is loaded; move it into a function",
+                "line 1: ( runs when the script is loaded; move it into a function",
             ),
-            ("local x = y.z", "line 1: . runs as the script is loaded; move it into a function"),
+            ("local x = y.z", "line 1: . runs when the script is loaded; move it into a function"),
             (
                 "local x = { y.z }",
-                "line 1: . runs as the script is loaded; move it into a function",
+                "line 1: . runs when the script is loaded; move it into a function",
             ),
             (
                 "local x = 1 .. {}",
-                "line 1: .. runs as the script is loaded; move it into a function",
+                "line 1: .. runs when the script is loaded; move it into a function",
             ),
-            (
-                "local x = -y",
-                "line 1: - is no constant, at a place that runs as the script is loaded",
-            ),
-            ("function a.b() end", "line 1: . stands where ( must"),
-            ("x", "line 1: the end runs as the script is loaded; move it into a function"),
+            ("local x = -y", "line 1: - is not a constant, but runs when the script is loaded"),
+            ("function a.b() end", "line 1: . is found where ( is expected"),
+            ("x", "line 1: the end runs when the script is loaded; move it into a function"),
         ] {
             assert_eq!(check(script).expect_err(script), wanted, "{script}");
         }

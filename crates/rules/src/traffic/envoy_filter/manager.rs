@@ -53,9 +53,9 @@ const FIELDS: [(&str, &[&str]); 20] = [
 
 /// Alternatives to unsupported fields.
 const INSTEAD: [(&str, &str); 6] = [
-    ("path", "the mesh config says which paths are the same (pathNormalization)"),
-    ("merge_slashes", "the mesh config says which paths are the same (pathNormalization)"),
-    ("client_cert", "the mesh config says what is passed on (gatewayTopology)"),
+    ("path", "set pathNormalization in the mesh config"),
+    ("merge_slashes", "set pathNormalization in the mesh config"),
+    ("client_cert", "set gatewayTopology in the mesh config"),
     ("http_filters", "patch HTTP_FILTER"),
     ("access_log", "write a Telemetry"),
     ("tracing", "write a Telemetry"),
@@ -74,13 +74,13 @@ pub struct PatchedManager {
 /// The path and a description of the fault.
 pub(super) fn read(value: &Value) -> Result<PatchedManager, FilterFault> {
     let at = |path: &str, fact: &str| (path.to_owned(), fact.to_owned());
-    let fields = value.as_object().ok_or_else(|| at("", "it is no filter: write typed_config"))?;
+    let fields = value.as_object().ok_or_else(|| at("", "it is not a filter: set typed_config"))?;
     let known = ["name", "typed_config", "typedConfig"];
     if let Some(other) = fields.keys().find(|key| !known.contains(&key.as_str())) {
-        return Err((other.clone(), "of a filter its typed_config is followed".into()));
+        return Err((other.clone(), "only typed_config is supported".into()));
     }
     let config = fields.get("typed_config").or_else(|| fields.get("typedConfig"));
-    let config = config.ok_or_else(|| at("typed_config", "it is not there"))?;
+    let config = config.ok_or_else(|| at("typed_config", "it is missing"))?;
     message(config).map_err(|(path, fact)| (format!("typed_config{path}"), fact))
 }
 
@@ -111,7 +111,7 @@ fn message(config: &Value) -> Result<PatchedManager, FilterFault> {
     let given = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
     let given = given.as_object().cloned().unwrap_or_default();
     if given.is_empty() {
-        return Err(wrong("", "it says nothing that is not so already".to_owned()));
+        return Err(wrong("", "it sets no fields".to_owned()));
     }
     for (key, value) in &given {
         let instead = || {
@@ -119,16 +119,19 @@ fn message(config: &Value) -> Result<PatchedManager, FilterFault> {
             other.map_or(String::new(), |(_, text)| format!("; {text}"))
         };
         let Some((_, below)) = FIELDS.iter().find(|(field, _)| field == key) else {
-            let fact = format!("this field is not followed{}", instead());
+            let fact = format!("this field is not supported{}", instead());
             return Err(wrong(&format!(".{key}"), fact));
         };
         if value.pointer("/header_key_format/stateful_formatter").is_some() {
             let path = format!(".{key}.header_key_format.stateful_formatter");
-            return Err(wrong(&path, "proper_case_words is followed".to_owned()));
+            return Err(wrong(&path, "only proper_case_words is supported".to_owned()));
         }
         let mut inner = value.as_object().into_iter().flat_map(Map::keys);
         if let Some(other) = inner.find(|one| !below.contains(&one.as_str())) {
-            return Err(wrong(&format!(".{key}.{other}"), "this field is not followed".to_owned()));
+            return Err(wrong(
+                &format!(".{key}.{other}"),
+                "this field is not supported".to_owned(),
+            ));
         }
     }
     texts(&Value::Object(given), "")?;
@@ -142,10 +145,10 @@ fn texts(value: &Value, path: &str) -> Result<(), FilterFault> {
             fields.iter().try_for_each(|(key, value)| texts(value, &format!("{path}.{key}")))
         }
         Value::String(text) if text.chars().any(char::is_control) => {
-            Err((path.to_owned(), "it has a control character".to_owned()))
+            Err((path.to_owned(), "it contains a control character".to_owned()))
         }
         Value::String(text) if text.starts_with('-') => {
-            Err((path.to_owned(), format!("{text:?} is less than nothing")))
+            Err((path.to_owned(), format!("{text:?} is negative")))
         }
         _ => Ok(()),
     }

@@ -64,7 +64,7 @@ fn number_of_proxy_matches_of_an_object_is_limited() {
     assert_eq!(filter.patches.len(), PROXIES_MAX + 2, "those that there are, and for all");
     let paths: Vec<_> = reasons.iter().map(|reason| reason.path.as_str()).collect();
     assert_eq!(paths, [64, 65].map(|at| format!("spec.configPatches[{at}].match.proxy")));
-    assert!(reasons[0].text.starts_with("an object tells 64 sorts of proxies apart"));
+    assert!(reasons[0].text.starts_with("an object may have at most 64 different proxy matches"));
 }
 
 #[test]
@@ -72,29 +72,29 @@ fn unsupported_patch_is_left_out_with_an_alternative() {
     let cases = [
         (
             with("applyTo", json!("LISTENER")),
-            "STR1076 .applyTo: \"LISTENER\" is not patched, HTTP_FILTER is; a Sidecar",
+            "STR1076 .applyTo: \"LISTENER\" is not supported; use a Sidecar",
         ),
         (
             with("applyTo", json!("HTTP_ROUTE")),
-            "STR1076 .applyTo: \"HTTP_ROUTE\" is not patched, HTTP_FILTER is; a VirtualService",
+            "STR1076 .applyTo: \"HTTP_ROUTE\" is not supported; use a VirtualService",
         ),
-        (with("applyTo", json!(7)), "STR1076 .applyTo: \"\" is not patched"),
+        (with("applyTo", json!(7)), "STR1076 .applyTo: \"\" is not supported"),
         (with("match", json!({ "context": "EVERYWHERE" })), "STR1076 .match.context: "),
         (
             with("match", json!({ "proxy": { "proxyVersion": "1.(" } })),
-            "STR1076 .match.proxy.proxyVersion: \"1.(\" has a ( that nothing closes",
+            "STR1076 .match.proxy.proxyVersion: \"1.(\" has an unmatched (",
         ),
         (
             with("match", json!({ "proxy": { "proxyVersion": "^.{900}a" } })),
-            "STR1076 .match.proxy.proxyVersion: \"^.{900}a\" is larger than versions need",
+            "STR1076 .match.proxy.proxyVersion: \"^.{900}a\" is too large for a version",
         ),
         (
             with("match", json!({ "proxy": { "metadata": { "SOME_KEY": "x" } } })),
-            "STR1076 .match.proxy.metadata.SOME_KEY: SOME_KEY is not kept of proxies",
+            "STR1076 .match.proxy.metadata.SOME_KEY: SOME_KEY of proxies is not stored",
         ),
         (
             with("match", json!({ "proxy": { "metadata": { "CLUSTER_ID": 7 } } })),
-            "STR1076 .match.proxy.metadata.CLUSTER_ID: 7 is no text",
+            "STR1076 .match.proxy.metadata.CLUSTER_ID: 7 is not a string",
         ),
         (with("match", json!({ "proxy": { "other": 1 } })), "STR1076 .match.proxy.other: "),
         (
@@ -103,11 +103,11 @@ fn unsupported_patch_is_left_out_with_an_alternative() {
         ),
         (
             with("match", json!({ "listener": { "name": "virtualInbound" } })),
-            "STR1076 .match.listener.name: name is not followed; name its port",
+            "STR1076 .match.listener.name: name is not supported; use its port",
         ),
         (
             with("match", json!({ "listener": { "portNumber": 70000 } })),
-            "STR1076 .match.listener.portNumber: 70000 is no port",
+            "STR1076 .match.listener.portNumber: 70000 is not a valid port",
         ),
         (
             with("match", json!({ "listener": { "filterChain": { "sni": "a" } } })),
@@ -127,14 +127,14 @@ fn unsupported_patch_is_left_out_with_an_alternative() {
             ),
             "STR1076 .match.listener.filterChain.filter.subFilter.name: ",
         ),
-        (with("match", json!([])), "STR1076 .match: it is no object"),
+        (with("match", json!([])), "STR1076 .match: it is not an object"),
         (
             with("patch/operation", json!("MERGE")),
-            "STR1076 .patch.operation: \"MERGE\" is not followed",
+            "STR1076 .patch.operation: \"MERGE\" is not supported",
         ),
         (with("patch/operation", json!("INSERT_AFTER")), "STR1076 .patch.operation: "),
         (with("patch/filterClass", json!("AUTHN")), "STR1076 .patch.filterClass: "),
-        (with("patch/value", json!(null)), "STR1077 .patch.value: it is no filter"),
+        (with("patch/value", json!(null)), "STR1077 .patch.value: it is not a filter"),
         (with("patch/value/name", json!("")), "STR1077 .patch.value.name: "),
         (
             with("patch/value/config_discovery", json!({})),
@@ -157,7 +157,7 @@ fn unsupported_patch_is_left_out_with_an_alternative() {
                 "patch/value/typed_config",
                 json!({ "@type": "x/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication" }),
             ),
-            "STR1077 .patch.value.typed_config.@type: \"envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication\" is none of the filters that are followed; write a RequestAuthentication",
+            "STR1077 .patch.value.typed_config.@type: \"envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication\" is not a supported filter; write a RequestAuthentication",
         ),
         (json!("nothing"), "STR1076 .applyTo: "),
     ];
@@ -186,7 +186,7 @@ fn filter_that_envoy_would_reject_is_left_out() {
     const HEADERS: &str = "header_to_metadata.v3.Config";
     let bucket = json!({ "max_tokens": 1, "fill_interval": "1s" });
     let cases = [
-        (LUA, json!({ "inline_code": "function f(" }), ".inline_code: line 1: the end stands"),
+        (LUA, json!({ "inline_code": "function f(" }), ".inline_code: line 1: the end is found"),
         (
             LUA,
             json!({ "default_source_code": { "inline_string": "print(1)" } }),
@@ -200,18 +200,18 @@ fn filter_that_envoy_would_reject_is_left_out() {
         (
             LUA,
             json!({ "inline_code": "x = 1", "default_source_code": { "inline_string": "x = 1" } }),
-            ".default_source_code: inline_code is there as well",
+            ".default_source_code: inline_code is set as well",
         ),
         (
             LUA,
             json!({ "source_codes": { "a": { "inline_string": "" } } }),
             ".source_codes: this field",
         ),
-        (LIMIT, json!({ "stat_prefix": "a" }), ".token_bucket: it is not there"),
+        (LIMIT, json!({ "stat_prefix": "a" }), ".token_bucket: it is missing"),
         (
             LIMIT,
             json!({ "stat_prefix": "a", "token_bucket": { "max_tokens": 1, "fill_interval": "0.01s" } }),
-            ".token_bucket.fill_interval: Envoy takes none below 50 ms",
+            ".token_bucket.fill_interval: Envoy rejects intervals below 50 ms",
         ),
         (LIMIT, json!({ "token_bucket": bucket }), ": Envoy refuses it: stat_prefix: "),
         (
@@ -229,7 +229,7 @@ fn filter_that_envoy_would_reject_is_left_out() {
             json!({ "stat_prefix": "a", "token_bucket": bucket, "response_headers_to_add": [{ "header": { "key": ":status", "value": "1" } }] }),
             ".response_headers_to_add[0].header: ",
         ),
-        (AUTHZ, json!({}), ".grpc_service: one of"),
+        (AUTHZ, json!({}), ".grpc_service: exactly one of"),
         (
             AUTHZ,
             json!({ "grpc_service": { "envoy_grpc": { "cluster_name": "a" } } }),
@@ -321,13 +321,13 @@ fn only_valid_settings_are_merged_into_managers() {
     };
     let value = "STR1077 .patch.value.typed_config";
     let cases = [
-        (merging(json!({})), format!("{value}: it says nothing")),
+        (merging(json!({})), format!("{value}: it sets no fields")),
         (merging(json!({ "request_timeout": "-1s" })), format!("{value}.request_timeout: ")),
         (merging(json!({ "via": "a\nb" })), value.to_owned()),
         (merging(json!({ "max_request_headers_kb": 0 })), format!("{value}: Envoy refuses it: ")),
         (
             merging(json!({ "merge_slashes": true })),
-            format!("{value}.merge_slashes: this field is not followed; the mesh config"),
+            format!("{value}.merge_slashes: this field is not supported; set pathNormalization"),
         ),
         (merging(json!({ "http_filters": [{ "name": "a" }] })), value.to_owned()),
         (
@@ -345,7 +345,7 @@ fn only_valid_settings_are_merged_into_managers() {
         (at("/patch/operation", json!("INSERT_FIRST")), "STR1076 .patch.operation: ".to_owned()),
         (
             at("/match/listener/filterChain/filter", json!({})),
-            "STR1076 .match.listener.filterChain.filter.name: of network filters".to_owned(),
+            "STR1076 .match.listener.filterChain.filter.name: only the network filter".to_owned(),
         ),
         (
             at("/match/listener/filterChain/filter/name", json!("envoy.filters.network.tcp_proxy")),
@@ -395,19 +395,22 @@ fn only_valid_clusters_are_added() {
     let at = |field: &str, value| adding(&format!("{endpoint}/{field}"), value);
     let two = json!([{}, {}]);
     for (bad, wanted) in [
-        (adding("name", json!("outbound|80||a")), ".name: names that begin with outbound|"),
+        (adding("name", json!("outbound|80||a")), ".name: names with the prefix outbound|"),
         (adding("name", json!("")), ": Envoy refuses it"),
-        (adding("type", json!("EDS")), ".type: EDS is not followed"),
-        (adding("type", json!("STATIC")), ".load_assignment: \"limits.example\" is no address"),
+        (adding("type", json!("EDS")), ".type: EDS is not supported"),
+        (
+            adding("type", json!("STATIC")),
+            ".load_assignment: \"limits.example\" is not a valid address",
+        ),
         (adding("type", json!("ORIGINAL_DST")), ".type: "),
         (adding("connect_timeout", json!("0s")), ": Envoy refuses it"),
         (adding("lb_policy", json!("RING_HASH")), ".lb_policy: "),
         (adding("load_assignment", json!(null)), ".load_assignment: it needs an endpoint"),
         (adding("load_assignment/endpoints", two), ".load_assignment: it needs an endpoint"),
-        (at("address", json!("a b")), ".load_assignment: \"a b\" is no address"),
+        (at("address", json!("a b")), ".load_assignment: \"a b\" is not a valid address"),
         (at("portValue", json!(0)), ".load_assignment: "),
         (adding("transport_socket", json!({ "name": "x" })), ".transport_socket"),
-        (adding("outlier_detection", json!({})), ".outlier_detection: this field is not followed"),
+        (adding("outlier_detection", json!({})), ".outlier_detection: this field is not supported"),
         (adding("no_such", json!(1)), ""),
         (
             adding(
@@ -424,7 +427,7 @@ fn only_valid_clusters_are_added() {
     bad["patch"]["operation"] = json!("MERGE");
     assert!(
         reasons_of(bad)
-            .starts_with("STR1076 .patch.operation: \"MERGE\" is not followed for upstream")
+            .starts_with("STR1076 .patch.operation: \"MERGE\" is not supported for upstream")
     );
     let mut bad = adding("", Value::Null);
     bad["match"] = json!({ "cluster": { "name": "a" } });

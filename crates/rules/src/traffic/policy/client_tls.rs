@@ -115,7 +115,8 @@ type Obstacle = (&'static str, String);
 impl RawClientTls {
     pub(super) fn read(self, path: &str, scope: RuleScope, reasons: &mut Vec<Reason>) -> ClientTls {
         self.made(path, scope, reasons).unwrap_or_else(|(field, fact)| {
-            let text = format!("{fact}; nothing connects, rather than in plain text");
+            let text =
+                format!("{fact}; clients cannot connect (there is no fallback to plaintext)");
             reasons.push(Reason::lost(&codes::TRAFFIC_TLS, format!("{path}.{field}"), text));
             ClientTls::Impossible
         })
@@ -129,7 +130,7 @@ impl RawClientTls {
     ) -> Result<ClientTls, Obstacle> {
         let mode = self.mode.unwrap_or_default();
         if self.mode.is_none() {
-            let text = "no mode is named, which means DISABLE: plain text; name the mode";
+            let text = "the mode is not set, so DISABLE applies, which is plaintext; set the mode";
             reasons.push(Reason::warning(&codes::TRAFFIC_PLAIN_TEXT, format!("{path}.mode"), text));
         }
         if mode == RawTlsMode::Disable {
@@ -142,15 +143,14 @@ impl RawClientTls {
         };
         let Self { sni, subject_alt_names, ca_certificates, ca_crl, .. } = self;
         if sni.len() > SNI_MAX || sni.contains('\0') {
-            return Err(("sni", format!("it is no name of at most {SNI_MAX} bytes")));
+            return Err(("sni", format!("it is not a valid name of at most {SNI_MAX} bytes")));
         }
         if self.insecure_skip_verify
             && mode != RawTlsMode::IstioMutual
             && !subject_alt_names.is_empty()
         {
             let path = format!("{path}.subjectAltNames");
-            let text =
-                "insecureSkipVerify has the server's certificate accepted without these names";
+            let text = "insecureSkipVerify accepts the server's certificate without these names";
             unchecked = Some(Reason::lost(&codes::TRAFFIC_TLS_UNCHECKED, path, text));
         }
         let server = ServerName { sni, subject_alt_names };
@@ -162,23 +162,24 @@ impl RawClientTls {
         ];
         if mode == RawTlsMode::IstioMutual {
             for (field, _) in files.into_iter().filter(|(_, file)| !file.is_empty()) {
-                replaced(field, "ISTIO_MUTUAL has the certificates of the mesh, which count");
+                replaced(field, "ISTIO_MUTUAL uses the certificates of the mesh instead");
             }
             return Ok(ClientTls::Mesh(server));
         }
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         if !self.credential_name.is_empty() {
             for (field, _) in files.into_iter().filter(|(_, file)| !file.is_empty()) {
-                replaced(field, "credentialName is there as well, and counts");
+                replaced(field, "credentialName is set too and takes precedence");
             }
             let Some(secret) = secret_name(&self.credential_name) else {
-                let fact = "it names no Secret of the workload's own namespace";
+                let fact = "it is not the name of a Secret in the workload's namespace";
                 return Err(("credentialName", fact.to_owned()));
             };
             let by_routers = scope == RuleScope::Everybody;
             if by_routers {
-                let text = "routers are given this Secret of their namespace; sidecars are given Secrets by rules with a \
-                            workloadSelector alone, and have no way there, rather than one in plain text";
+                let text = "gateways receive this Secret from their namespace; sidecars receive \
+                            Secrets only through a rule with a workloadSelector, and cannot \
+                            connect without one (there is no fallback to plaintext)";
                 let path = format!("{path}.credentialName");
                 reasons.push(Reason::warning(&codes::TRAFFIC_TLS, path, text));
             }
@@ -194,7 +195,10 @@ impl RawClientTls {
             }
             // Envoy watches the directory of a file, and rejects a path without one.
             if !file.is_empty() && !file.starts_with('/') {
-                return Err((field, "it is no absolute path of a file at the proxy".to_owned()));
+                return Err((
+                    field,
+                    "it is not an absolute path of a file at the proxy".to_owned(),
+                ));
             }
         }
         let client = match (mode, given(&self.client_certificate), given(&self.private_key)) {
@@ -202,14 +206,17 @@ impl RawClientTls {
                 Some(ClientCertificate::Files(PairFiles { certificate, key }))
             }
             (RawTlsMode::Mutual, None, _) => {
-                return Err(("clientCertificate", "MUTUAL needs it, and it is not there".into()));
+                return Err(("clientCertificate", "MUTUAL requires it, but it is missing".into()));
             }
             (RawTlsMode::Mutual, _, None) => {
-                return Err(("privateKey", "MUTUAL needs it, and it is not there".into()));
+                return Err(("privateKey", "MUTUAL requires it, but it is missing".into()));
             }
             (_, certificate, _) => {
                 if certificate.is_some() {
-                    replaced("clientCertificate", "SIMPLE shows none; MUTUAL does");
+                    replaced(
+                        "clientCertificate",
+                        "SIMPLE sends no client certificate; MUTUAL does",
+                    );
                 }
                 None
             }
@@ -217,7 +224,7 @@ impl RawClientTls {
         let roots = RootFiles { file: given(&ca_certificates), revoked: given(&ca_crl) };
         let checks = !self.insecure_skip_verify || roots != RootFiles::default();
         if self.insecure_skip_verify && checks {
-            replaced("insecureSkipVerify", "roots are named, and the server is checked by them");
+            replaced("insecureSkipVerify", "root certificates are set, and verify the server");
         }
         reasons.extend(unchecked.filter(|_| !checks));
         let roots = checks.then_some(TrustedRoots::Files(roots));
@@ -238,9 +245,9 @@ fn secret_name(text: &str) -> Option<String> {
 /// such paths, joined with `~`.
 pub(in crate::traffic) fn path_fault(text: &str) -> Option<&'static str> {
     if text.contains('~') || text.chars().any(char::is_control) {
-        return Some("it is no path that a proxy can be told: it has a ~ or a control character");
+        return Some("it is not a supported path: it contains a ~ or a control character");
     }
-    let fact = "it is longer than the 240 bytes of a path that a proxy can be told";
+    let fact = "it is longer than 240 bytes";
     (text.len() > PATH_MAX).then_some(fact)
 }
 

@@ -173,7 +173,7 @@ impl TrafficPolicy {
         groups.retry_budget = raw.retry_budget.and_then(|raw| raw.read(path, reasons));
         groups.tunnel = raw.tunnel.and_then(|raw| raw.read(path, reasons)).map(Arc::new);
         if groups.tunnel.is_some() && groups.proxy_protocol.is_some() {
-            let text = "tunnel is there as well, and counts";
+            let text = "tunnel is set too and takes precedence";
             let path = format!("{path}.proxyProtocol");
             reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
             groups.proxy_protocol = None;
@@ -193,7 +193,10 @@ impl TrafficPolicy {
                     let of_port =
                         RawGroups { load_balancer, connection_pool, outlier_detection, tls };
                     if ports.contains_key(&number) {
-                        let text = format!("those of port {number} are there already, and count");
+                        let text = format!(
+                            "port {number} has settings already, which take \
+                                            precedence"
+                        );
                         let path = format!("{path}.port.number");
                         reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
                         continue;
@@ -201,7 +204,10 @@ impl TrafficPolicy {
                     ports.insert(number, of_port.read(&path, scope, reasons));
                 }
                 _ => {
-                    let text = format!("{} is no port; the settings are left out", raw.port.number);
+                    let text = format!(
+                        "{} is not a valid port; the settings are left out",
+                        raw.port.number
+                    );
                     let path = format!("{path}.port.number");
                     reasons.push(Reason::lost(&codes::TRAFFIC_PORT, path, text));
                 }
@@ -211,8 +217,8 @@ impl TrafficPolicy {
             || groups.retry_budget.is_some()
             || groups.tunnel.is_some();
         if !ports.is_empty() && has_more {
-            let text = "proxyProtocol, retryBudget and tunnel hold on none of these ports: what is given of a port \
-                        replaces all that is given of the service";
+            let text = "proxyProtocol, retryBudget and tunnel apply to none of these ports: the \
+                        settings of a port replace all settings of the service";
             let path = format!("{path}.portLevelSettings");
             reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
         }
@@ -270,7 +276,7 @@ impl RawTunnel {
         };
         match u16::try_from(self.target_port).ok().filter(|port| *port != 0) {
             Some(port) => Some(Tunnel { target: format!("{host}:{port}"), by_post }),
-            None => lost("targetPort", format!("{} is no port", self.target_port)),
+            None => lost("targetPort", format!("{} is not a valid port", self.target_port)),
         }
     }
 }
@@ -292,7 +298,7 @@ impl RawRetryBudget {
     fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<RetryBudget> {
         let percent = self.percent.unwrap_or(20.0);
         if !(0.0..=100.0).contains(&percent) {
-            let text = format!("{percent} is no percentage; there is no budget");
+            let text = format!("{percent} is not a percentage; the budget is left out");
             let path = format!("{path}.retryBudget.percent");
             reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             return None;
@@ -310,7 +316,7 @@ impl RawLoadBalancer {
         let algorithm = match (hash, self.simple) {
             (Some(hash), simple) => {
                 if simple.is_some() {
-                    let text = "consistentHash is there as well, and counts";
+                    let text = "consistentHash is set too and takes precedence";
                     let path = format!("{path}.simple");
                     reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
                 }
@@ -328,13 +334,13 @@ impl RawLoadBalancer {
         });
         let warmup = self.warmup.map(|raw| raw.read(path, reasons)).or(lasts);
         if warmup.as_ref().is_some_and(|warmup| warmup.duration.is_zero()) {
-            let text = "names no duration above 0s: no endpoint is warmed up";
+            let text = "has no duration above 0s: endpoints are not warmed up";
             reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, format!("{path}.warmup"), text));
         }
         let warmup = warmup.filter(|warmup| !warmup.duration.is_zero()).filter(|_| {
             let has = matches!(algorithm, Algorithm::LeastRequest | Algorithm::RoundRobin);
             if !has {
-                let text = "only LEAST_REQUEST and ROUND_ROBIN know it; it is left out";
+                let text = "only LEAST_REQUEST and ROUND_ROBIN support it; it is left out";
                 let path = format!("{path}.warmup");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             }
@@ -368,13 +374,16 @@ fn failover_without_effect(setting: &LocalitySetting, path: &str) -> Vec<Reason>
     let mut reasons: Vec<_> = pairs
         .filter(|(_, (from, to))| !is_region(from) || !is_region(to))
         .map(|(at, (from, to))| {
-            let text = format!("from {from:?} to {to:?}: both are names of regions, without zones or *; it fits none");
+            let text = format!(
+                "from {from:?} to {to:?}: both must be names of regions, without \
+                                zones or *; the entry matches nothing"
+            );
             Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path(at), text)
         })
         .collect();
     let by_region = |label: &PlaceLabel| matches!(label, PlaceLabel::Region(_));
     if !setting.failover.is_empty() && setting.failover_priority.iter().any(by_region) {
-        let text = "failoverPriority compares regions as well, and comes first";
+        let text = "failoverPriority compares regions too and takes precedence";
         reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path(0), text));
     }
     reasons
@@ -386,8 +395,7 @@ impl RawConsistentHash {
         let named = |name: Option<String>| name.filter(|name| !name.is_empty());
         let key = if let Some(name) = named(self.http_header_name) {
             if !is_header_name(name.strip_prefix(':').unwrap_or(&name)) {
-                let text =
-                    format!("{name:?} is no header; endpoints are chosen as if it were not there");
+                let text = format!("{name:?} is not a valid header; consistentHash is ignored");
                 let path = format!("{path}.httpHeaderName");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
                 return None;
@@ -401,7 +409,7 @@ impl RawConsistentHash {
                     continue;
                 }
                 let text = format!(
-                    "{:?}={:?} is no attribute of a cookie; it is left out",
+                    "{:?}={:?} is not a valid cookie attribute; it is left out",
                     one.name, one.value
                 );
                 let path = format!("{path}.httpCookie.attributes[{at}]");
@@ -414,7 +422,7 @@ impl RawConsistentHash {
         } else if let Some(name) = named(self.http_query_parameter_name) {
             HashKey::QueryParameter(name)
         } else {
-            let text = "it names nothing to hash; endpoints are chosen as if it were not there";
+            let text = "it has no property to hash; consistentHash is ignored";
             reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             return None;
         };
@@ -425,7 +433,8 @@ impl RawConsistentHash {
                     let fits = (2..=MAGLEV_MAX).contains(size) && is_prime(*size);
                     if !fits {
                         let text = format!(
-                            "{size} is no prime up to {MAGLEV_MAX}; Envoy's own size counts"
+                            "{size} is not a prime up to {MAGLEV_MAX}; Envoy's default size \
+                             applies"
                         );
                         let path = format!("{path}.maglev.tableSize");
                         reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
@@ -439,12 +448,14 @@ impl RawConsistentHash {
                 let size = size.or(self.minimum_ring_size).filter(|size| *size != 0);
                 let size = size.unwrap_or(1024);
                 let told = if size > RING_MAX {
-                    Some(format!("{size} is more than {RING_MAX}, which counts"))
+                    Some(format!("{size} exceeds the maximum; {RING_MAX} applies"))
                 } else {
                     (size > RING_LARGE).then(|| {
                         format!(
-                            "each proxy makes a ring of {size} anew whenever an endpoint comes or goes, and answers nobody \
-                             meanwhile: a ring of {RING_LARGE} takes it a tenth of a second, of {RING_MAX} more than one"
+                            "each proxy rebuilds a ring of {size} entries whenever an endpoint is \
+                             added or removed, and handles no requests meanwhile: a ring of \
+                             {RING_LARGE} takes a tenth of a second, of {RING_MAX} more than one \
+                             second"
                         )
                     })
                 };
@@ -471,7 +482,7 @@ impl RawWarmup {
         let mut within = |value: f64, least: f64, most: f64, name: &str| {
             if !(least..=most).contains(&value) {
                 let near = value.max(least).min(most);
-                let text = format!("{value} is not within {least} to {most}; {near} counts");
+                let text = format!("{value} is not from {least} to {most}; {near} applies");
                 let path = format!("{path}.warmup.{name}");
                 reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
                 return near;

@@ -66,16 +66,17 @@ impl RawEgressProxy {
         if mode != Some(OutboundTrafficPolicy::AllowAny) {
             return Err((
                 "",
-                "nothing that the mesh doesn't know passes: write mode: ALLOW_ANY".into(),
+                "connections to unknown destinations are not allowed: set mode: ALLOW_ANY".into(),
             ));
         }
         let host = HostPattern::parse(&self.host, namespace.as_str(), &settings.domain)
             .map_err(|error| (".host", format!("{:?} {error}", self.host)))?;
         let Some(host) = host.exact() else {
-            return Err((".host", format!("{:?} is many hosts; name one", self.host)));
+            return Err((".host", format!("{:?} is a wildcard; use a single host", self.host)));
         };
         let port = u16::try_from(self.port.number).ok().filter(|port| *port != 0);
-        let port = port.ok_or((".port.number", format!("{} is no port", self.port.number)))?;
+        let port =
+            port.ok_or((".port.number", format!("{} is not a valid port", self.port.number)))?;
         Ok(EgressProxy { host: host.clone(), port, subset: self.subset })
     }
 }
@@ -94,22 +95,23 @@ pub(super) fn address(
     let field = if bind.is_empty() { "captureMode" } else { "bind" };
     let left_out = "the listener is left out";
     if bind.starts_with("unix:") {
-        let fact = format!("nothing listens at sockets: name an IP address; {left_out}");
+        let fact = format!("Unix sockets are not supported: use an IP address; {left_out}");
         return Err((field, fact));
     }
     if port.is_none() {
-        return Err((field, format!("it needs a port, and the listener names none; {left_out}")));
+        return Err((field, format!("it requires a port, but the listener has none; {left_out}")));
     }
     if bind.is_empty() {
         return Ok(Some(EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens }));
     }
     match bind.parse::<IpAddr>() {
         // It would conflict with other listeners on the port, and Envoy rejects the second one.
-        Ok(address) if address.is_unspecified() && listens => {
-            Err((field, format!("{bind} is every address: name one; {left_out}")))
-        }
+        Ok(address) if address.is_unspecified() && listens => Err((
+            field,
+            format!("{bind} represents all addresses: use a single address; {left_out}"),
+        )),
         Ok(address) if address.is_unspecified() => Ok(None),
         Ok(address) => Ok(Some(EgressAddress { address, listens })),
-        Err(_) => Err((field, format!("{bind:?} is no IP address; {left_out}"))),
+        Err(_) => Err((field, format!("{bind:?} is not an IP address; {left_out}"))),
     }
 }

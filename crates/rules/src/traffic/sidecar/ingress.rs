@@ -104,7 +104,7 @@ pub(super) fn read(raw: Vec<RawIngressListener>, reasons: &mut Vec<Reason>) -> V
             Ok(one) if taken.insert(one.port.number) => all.push(one),
             Ok(one) => {
                 let text =
-                    format!("port {} is in the list before; the first counts", one.port.number);
+                    format!("port {} is a duplicate; the first listener applies", one.port.number);
                 reasons.push(Reason::lost(&codes::SIDECAR_INGRESS, path, text));
             }
             Err((field, fact)) => {
@@ -131,7 +131,7 @@ impl SidecarIngress {
             "" => None,
             text => {
                 let address: IpAddr =
-                    text.parse().map_err(|_| ("bind", format!("{text:?} is no IP address")))?;
+                    text.parse().map_err(|_| ("bind", format!("{text:?} is not an IP address")))?;
                 // It would conflict with other listeners on the port, and Envoy rejects the second
                 // one.
                 Some(address).filter(|address| !address.is_unspecified())
@@ -139,11 +139,13 @@ impl SidecarIngress {
         };
         let listens = raw.capture_mode.as_deref() == Some("NONE");
         if listens && backend == WorkloadBackend::SamePort {
-            let fact = "captureMode: NONE has the proxy listen there itself, and it is not said where the workload does";
+            let fact = "with captureMode: NONE, the proxy listens there itself, and the address of \
+                        the workload is unknown";
             return Err(("defaultEndpoint", fact.to_owned()));
         }
         if !listens && bind.is_some() {
-            let text = "connections are taken as they are redirected, to whichever address of the pod; captureMode: NONE listens at one";
+            let text = "redirected connections to any address of the pod are accepted; use \
+                        captureMode: NONE to listen at one address";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, format!("{path}.bind"), text));
         }
         let address = bind.map_or(IngressAddress::Own, IngressAddress::Given);
@@ -176,11 +178,11 @@ impl RawListenerPort {
     /// Parses the port of a listener.
     fn read(&self) -> Result<Port, IngressFault> {
         let number = u16::try_from(self.number).ok().filter(|number| *number != 0);
-        let number =
-            number.ok_or_else(|| ("port.number", format!("{} is no port", self.number)))?;
+        let number = number
+            .ok_or_else(|| ("port.number", format!("{} is not a valid port", self.number)))?;
         let protocol = match self.protocol.to_ascii_uppercase().as_str() {
             "" => Protocol::Auto,
-            "UDP" => return Err(("port.protocol", "datagrams are not proxied".to_owned())),
+            "UDP" => return Err(("port.protocol", "UDP is not supported".to_owned())),
             protocol => Protocol::of_port("TCP", Some(protocol), "", number),
         };
         Ok(Port {
@@ -203,7 +205,10 @@ impl WorkloadBackend {
             return if fits && !socket.chars().any(char::is_control) {
                 Ok(Self::UnixSocket(socket.into()))
             } else {
-                Err(format!("{text:?} is no socket: write unix:///PATH, of at most 107 bytes"))
+                Err(format!(
+                    "{text:?} is not a valid socket: use unix:///PATH with at most 107 \
+                             bytes"
+                ))
             };
         }
         let at = text.parse::<SocketAddr>().ok().filter(|at| at.port() != 0);
@@ -211,8 +216,8 @@ impl WorkloadBackend {
             Some(at) if at.ip().is_loopback() => Ok(Self::Loopback(at)),
             Some(at) if at.ip().is_unspecified() => Ok(Self::PodAddress(at)),
             _ => Err(format!(
-                "{text:?} leads to no place of the pod: write 127.0.0.1:PORT, [::1]:PORT, 0.0.0.0:PORT, [::]:PORT or \
-                 unix:///PATH"
+                "{text:?} is not an address of the pod: use 127.0.0.1:PORT, [::1]:PORT, \
+                 0.0.0.0:PORT, [::]:PORT or unix:///PATH"
             )),
         }
     }
@@ -225,14 +230,14 @@ impl RawSidecarTls {
             "MUTUAL" => true,
             other => {
                 let fact = format!(
-                    "{other:?} is neither SIMPLE nor MUTUAL, and it would be in plain text"
+                    "{other:?} is neither SIMPLE nor MUTUAL, so the port would be plaintext"
                 );
                 return Err(("tls.mode", fact));
             }
         };
         if !self.credential_name.is_empty() {
             let fact =
-                "sidecars take certificates of files here: name serverCertificate and privateKey";
+                "sidecars support only certificates in files: set serverCertificate and privateKey";
             return Err(("tls.credentialName", fact.to_owned()));
         }
         let file = |field, path: String| match path_fault(&path) {
@@ -240,7 +245,7 @@ impl RawSidecarTls {
             Some(fact) => Err((field, fact.to_owned())),
         };
         let needed = |field, path: String| match &*path {
-            "" => Err((field, "it is not there, and TLS needs it".to_owned())),
+            "" => Err((field, "it is missing, but TLS requires it".to_owned())),
             _ => file(field, path),
         };
         let certificate = PairFiles {

@@ -84,7 +84,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     match parser.rest.first() {
         None if depth > DEPTH_MAX => Err(too_deep()),
         None => Ok(()),
-        Some(token) => Err(format!("goes on with {token} where it could end")),
+        Some(token) => Err(format!("has an unexpected {token} after a complete expression")),
     }
 }
 
@@ -115,7 +115,7 @@ impl<'t, 'a> Parser<'t, 'a> {
             return Ok(());
         }
         let found = self.rest.first().map_or("its end".to_owned(), ToString::to_string);
-        Err(format!("has {found} where {sign:?} is missing"))
+        Err(format!("has {found} where {sign:?} is expected"))
     }
 
     fn expression(&mut self) -> Result<usize, String> {
@@ -242,10 +242,10 @@ impl<'t, 'a> Parser<'t, 'a> {
     fn name(&mut self) -> Result<&'a str, String> {
         let Some((CelToken::Name(name), behind)) = self.rest.split_first() else {
             let found = self.rest.first().map_or("ends".to_owned(), |token| format!("has {token}"));
-            return Err(format!("{found} where a value is missing"));
+            return Err(format!("{found} where a value is expected"));
         };
         if *name == "in" || RESERVED.contains(name) {
-            return Err(format!("has {name:?}, which can't be a name"));
+            return Err(format!("has {name:?}, which is not a valid name"));
         }
         self.rest = behind;
         Ok(*name)
@@ -255,7 +255,7 @@ impl<'t, 'a> Parser<'t, 'a> {
     fn field(&mut self) -> Result<&'a str, String> {
         let name = self.name()?;
         if VALUES.contains(&name) {
-            return Err(format!("has {name:?} behind a dot, where it can't be a name"));
+            return Err(format!("has {name:?} after a dot, where it is not a valid name"));
         }
         Ok(name)
     }
@@ -264,7 +264,7 @@ impl<'t, 'a> Parser<'t, 'a> {
     fn asked_field(&mut self) -> Result<usize, String> {
         let found = self.selected()?;
         if !found.is_field {
-            return Err("asks has() of something else than a field, as in has(a.b)".to_owned());
+            return Err("calls has() without a field, such as has(a.b)".to_owned());
         }
         self.needs(")")?;
         Ok(found.depth)
@@ -274,18 +274,21 @@ impl<'t, 'a> Parser<'t, 'a> {
     /// maximum depth.
     fn call(&mut self, name: &str, of: Option<usize>) -> Result<usize, String> {
         let Some((_, form)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
-            return Err(format!("calls {name}, which not every Envoy knows"));
+            return Err(format!("calls {name}, which not every Envoy supports"));
         };
         let values = self.values()?;
         let given = values.len();
         let is_known = match (form, of) {
             (CelForm::Global(count) | CelForm::Either(count), None) => given == *count,
             (CelForm::Either(count), Some(_)) => given + 1 == *count,
-            (CelForm::Global(_), Some(_)) => return Err(format!("calls {name} behind a dot")),
+            (CelForm::Global(_), Some(_)) => return Err(format!("calls {name} after a dot")),
         };
         if !is_known {
-            let place = if of.is_some() { " behind a dot" } else { "" };
-            return Err(format!("calls {name}{place} with {given} values, which it doesn't take"));
+            let place = if of.is_some() { " after a dot" } else { "" };
+            return Err(format!(
+                "calls {name}{place} with {given} arguments, which it does not \
+                                accept"
+            ));
         }
         if name == "matches"
             && let Some(pattern) = values.last().and_then(|value| text_alone(value.tokens))
@@ -365,7 +368,7 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     let regex = re2::parse(pattern).map_err(within)?;
     if regex.size > re2::PLAIN_PROGRAM_MAX {
         let most = re2::PLAIN_PROGRAM_MAX;
-        return Err(within(format!("makes a program of more than {most} instructions")));
+        return Err(within(format!("compiles to more than {most} instructions")));
     }
     Ok(())
 }
@@ -394,9 +397,9 @@ pub const UNREADABLE: [(&str, &str); 69] = [
     ("", "ends where a value"),
     ("response.code >=", "ends where a value"),
     ("response.code => 400", "'='"),
-    ("(a", "\")\" is missing"),
-    ("a b", "goes on with \"b\""),
-    ("a ? b", "\":\" is missing"),
+    ("(a", "\")\" is expected"),
+    ("a b", "has an unexpected \"b\""),
+    ("a ? b", "\":\" is expected"),
     ("a.b(", "calls b"),
     ("nothing(1)", "calls nothing"),
     ("[1].all(x, x == 1)", "calls all"),
@@ -404,10 +407,10 @@ pub const UNREADABLE: [(&str, &str); 69] = [
     ("has(request.headers['a'])", "has()"),
     ("has(a)", "has()"),
     ("has(a.size())", "has()"),
-    ("has(a.b + 1)", "\")\" is missing"),
-    ("has(a.b, c.d)", "\")\" is missing"),
+    ("has(a.b + 1)", "\")\" is expected"),
+    ("has(a.b, c.d)", "\")\" is expected"),
     ("a.has(b.c)", "calls has"),
-    (".has(b.c)", "goes on with \"(\""),
+    (".has(b.c)", "has an unexpected \"(\""),
     ("'a", "isn't closed"),
     ("'a\rb' == a", "isn't closed on its line"),
     ("'\\q'", "backslash"),
@@ -421,36 +424,36 @@ pub const UNREADABLE: [(&str, &str); 69] = [
     ("rr'a' == 'a'", "\"rr\" before a quote"),
     ("a && in", "\"in\""),
     ("a.in", "\"in\""),
-    ("request.true", "\"true\" behind a dot"),
+    ("request.true", "\"true\" after a dot"),
     ("null() == 1", "calls null"),
     ("99999999999999999999 > 1", "too large"),
     ("1e > 1", "exponent"),
-    ("a # b", "means nothing"),
-    ("a\u{a0}== b", "means nothing"),
-    ("a \u{b}== b", "means nothing"),
-    ("\u{feff}a", "means nothing"),
-    ("[1, 2", "\"]\" is missing"),
-    ("{1}", "\":\" is missing"),
-    ("size() > 1", "size with 0 values"),
-    ("size('a', 'b') == 1", "size with 2 values"),
-    ("'a'.size('b') == 1", "size behind a dot with 1 values"),
+    ("a # b", "not a valid symbol"),
+    ("a\u{a0}== b", "not a valid symbol"),
+    ("a \u{b}== b", "not a valid symbol"),
+    ("\u{feff}a", "not a valid symbol"),
+    ("[1, 2", "\"]\" is expected"),
+    ("{1}", "\":\" is expected"),
+    ("size() > 1", "size with 0 arguments"),
+    ("size('a', 'b') == 1", "size with 2 arguments"),
+    ("'a'.size('b') == 1", "size after a dot with 1 arguments"),
     ("size('a',) == 1", "\")\" where a value"),
-    ("contains('a')", "contains with 1 values"),
-    ("'a'.contains()", "contains behind a dot with 0"),
-    ("'a'.startsWith('b', 'c')", "startsWith behind a dot with 2"),
+    ("contains('a')", "contains with 1 arguments"),
+    ("'a'.contains()", "contains after a dot with 0"),
+    ("'a'.startsWith('b', 'c')", "startsWith after a dot with 2"),
     ("endsWith('a')", "endsWith with 1"),
     ("matches('a')", "matches with 1"),
-    ("type() == int", "type with 0 values"),
-    ("(1).type() == int", "calls type behind a dot"),
-    ("int('1', '2') == 1", "int with 2 values"),
-    ("'1'.int() == 1", "calls int behind a dot"),
-    ("a.uint(1) == 1u", "calls uint behind a dot"),
-    ("a.double(1) == 1.0", "calls double behind a dot"),
-    ("a.bytes(1) == b''", "calls bytes behind a dot"),
-    ("a.dyn(1) == 1", "calls dyn behind a dot"),
-    ("'1s'.duration() == a", "calls duration behind a dot"),
-    ("'a'.timestamp() == a", "calls timestamp behind a dot"),
-    ("int(1)(2)", "goes on with \"(\""),
+    ("type() == int", "type with 0 arguments"),
+    ("(1).type() == int", "calls type after a dot"),
+    ("int('1', '2') == 1", "int with 2 arguments"),
+    ("'1'.int() == 1", "calls int after a dot"),
+    ("a.uint(1) == 1u", "calls uint after a dot"),
+    ("a.double(1) == 1.0", "calls double after a dot"),
+    ("a.bytes(1) == b''", "calls bytes after a dot"),
+    ("a.dyn(1) == 1", "calls dyn after a dot"),
+    ("'1s'.duration() == a", "calls duration after a dot"),
+    ("'a'.timestamp() == a", "calls timestamp after a dot"),
+    ("int(1)(2)", "has an unexpected \"(\""),
     ("request.path.matches('*.js')", "repeats nothing"),
     ("request.path.matches('(?!/healthz)')", "pattern \"(?!/healthz)\""),
     ("matches(request.path, '(')", "pattern \"(\""),

@@ -97,12 +97,12 @@ impl RawTracing {
             (
                 "useRequestIdForTraceSampling",
                 self.use_request_id_for_trace_sampling == Some(false),
-                "false has no effect: the id of a request says at every proxy whether it is traced",
+                "false has no effect: the request ID always decides whether a request is traced",
             ),
             (
                 "enableIstioTags",
                 self.enable_istio_tags == Some(true),
-                "spans hold no tags of Istio's; say them as customTags",
+                "Istio's tags are not supported; use customTags",
             ),
         ] {
             if is_said {
@@ -112,14 +112,14 @@ impl RawTracing {
         }
         if self.providers.len() > 1 {
             let path = format!("{path}.providers[1]");
-            let text = "spans go to one provider: the first counts";
+            let text = "only one provider is supported: the first applies";
             reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
         }
         let sampled_per_million = self.random_sampling_percentage.map(|share| {
             let per_million = (share * 10_000.0).round();
             if !(0.0..=1_000_000.0).contains(&per_million) {
                 let path = format!("{path}.randomSamplingPercentage");
-                let text = format!("{share} is no percentage: the nearer of 0 and 100 counts");
+                let text = format!("{share} is not a percentage: the nearer of 0 and 100 applies");
                 reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
             }
             // NaN becomes 0.
@@ -157,19 +157,19 @@ impl RawTag {
             (Some(literal), None, None) if literal.value.is_empty() => Err("its value is empty"),
             (Some(literal), None, None) => Ok(SpanTagValue::Literal(literal.value)),
             (None, Some(variable), None) if variable.name.is_empty() => {
-                Err("it names no variable of the environment")
+                Err("it has no name of an environment variable")
             }
             (None, Some(variable), None) => {
                 Ok(SpanTagValue::Environment(variable.name, variable.default_value))
             }
             (None, None, Some(header)) => {
                 if !is_header_name(header.name.strip_prefix(':').unwrap_or(&header.name)) {
-                    return Err("it names no header");
+                    return Err("it has no valid header name");
                 }
                 let name = header.name.to_ascii_lowercase().into();
                 Ok(SpanTagValue::Header(name, header.default_value))
             }
-            _ => Err("it is not one of literal, environment and header"),
+            _ => Err("it must set exactly one of literal, environment and header"),
         }
     }
 }

@@ -19,7 +19,8 @@ pub(super) fn divided<V>(raw: BTreeMap<String, V>) -> (BTreeMap<String, V>, BTre
 /// # Errors
 /// The reason why it is not a claim.
 pub(super) fn claim_path(name: &str) -> Result<ClaimPath, &'static str> {
-    let form = "is no claim, such as @request.auth.claims.NAME or @request.auth.claims[NAME][NAME]";
+    let form = "is not a claim such as @request.auth.claims.NAME or \
+                @request.auth.claims[NAME][NAME]";
     let begins = name.get(..CLAIMS.len()).is_some_and(|start| start.eq_ignore_ascii_case(CLAIMS));
     let rest = name.get(CLAIMS.len()..).filter(|_| begins).ok_or(form)?;
     let bracketed = rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));

@@ -44,7 +44,8 @@ impl VirtualService {
             };
             let Some(delegate) = find(name).filter(visible) else {
                 let text = format!(
-                    "there is no VirtualService {}/{} without hosts that {} may use: the rule is as if absent",
+                    "there is no VirtualService {}/{} without hosts that is exported to {}: the \
+                     rule is left out",
                     name.namespace, name.name, self.meta.namespace
                 );
                 reasons.push(Reason::lost(&codes::DELEGATE_MISSING, path, text));
@@ -59,8 +60,8 @@ impl VirtualService {
             }
             if with_its[0] > for_all_hosts || with_its[1] > JOINED_MAX {
                 let text = format!(
-                    "with the rules of {} those of all delegates come to more than {} for all hosts, or {JOINED_MAX} \
-                     pairs of conditions: the rule is as if absent",
+                    "with the rules of {}, the rules of all delegates exceed {} for all hosts, or \
+                     {JOINED_MAX} pairs of conditions: the rule is left out",
                     delegate.meta,
                     megabytes(ROUTED_BYTES_MAX)
                 );
@@ -71,7 +72,8 @@ impl VirtualService {
             for (of, its) in delegate.http.iter().enumerate().filter(|(_, its)| !its.is_absent) {
                 if delegate.delegates.contains_key(&of) {
                     let text = format!(
-                        "spec.http[{of}] of {} delegates itself: it is left out",
+                        "spec.http[{of}] of {} delegates too, which is not supported: it is left \
+                         out",
                         delegate.meta
                     );
                     reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
@@ -80,7 +82,8 @@ impl VirtualService {
                 let joined = merged(rule, its);
                 for one in joined.iter().flat_map(|_| without_partner(rule, its)) {
                     let text = format!(
-                        "no request can fit both this rule and spec.http[{of}].match[{one}] of {}: that match is left out",
+                        "no request can match both this rule and spec.http[{of}].match[{one}] of \
+                         {}: that match is left out",
                         delegate.meta
                     );
                     reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
@@ -96,7 +99,8 @@ impl VirtualService {
                     }
                     None => {
                         let text = format!(
-                            "no request can fit both this rule and spec.http[{of}] of {}: that is left out",
+                            "no request can match both this rule and spec.http[{of}] of {}: that \
+                             rule is left out",
                             delegate.meta
                         );
                         reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));

@@ -459,7 +459,7 @@ fn size_limit_of_rules_counts_each_host_and_match() {
     for (hosts, matches, body) in [(1, 17, 1 << 20), (300, 300, 60_000)] {
         let refused = read(hosts, matches, body).expect_err("more");
         assert_eq!((refused.code, &*refused.path), (&codes::ROUTES_SURPLUS, "spec"));
-        let text = " as routes, and proxies are sent 17 MB of one object: ";
+        let text = " as routes, but the maximum for one object is 17 MB: ";
         assert!(refused.text.contains(text), "{refused}");
     }
     let names = vec!["a.example"; 1_000];

@@ -57,7 +57,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<CelToken<'_>>, String> {
         } else if let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
             (CelToken::Sign(sign), sign.len())
         } else {
-            return Err(format!("has {first:?}, which means nothing"));
+            return Err(format!("has {first:?}, which is not a valid symbol"));
         };
         found.push(token);
         rest = rest[len..].trim_start_matches(SPACE);
@@ -104,15 +104,15 @@ fn enclosed<'a>(
             // Envoy ends the literal there, and then interprets the backslash as an escape of the
             // quote.
             if is_raw && backslashes % 2 == 1 {
-                return Err("has a raw text that ends with a backslash".to_owned());
+                return Err("has a raw string that ends with a backslash".to_owned());
             }
             return Ok((value, behind));
         }
         let Some(next) = rest.chars().next() else {
-            return Err("has a text whose quote isn't closed".to_owned());
+            return Err("has a string whose quote isn't closed".to_owned());
         };
         if matches!(next, '\n' | '\r') && end.len() == 1 {
-            return Err("has a text whose quote isn't closed on its line".to_owned());
+            return Err("has a string whose quote isn't closed on its line".to_owned());
         }
         rest = &rest[next.len_utf8()..];
         if next == '\\' && !is_raw {
@@ -127,7 +127,7 @@ fn enclosed<'a>(
 
 /// Parses the escape sequence in `rest`, after its backslash. Returns the character and the length.
 fn escaped(rest: &str, is_bytes: bool) -> Result<(char, usize), String> {
-    let wrong = || "has a backslash before what it can't escape".to_owned();
+    let wrong = || "has an invalid escape after a backslash".to_owned();
     let number = |from: usize, count: usize, radix: u32| {
         let digits = rest.get(from..from + count).filter(|text| !text.starts_with('+'));
         let number = digits.and_then(|text| u32::from_str_radix(text, radix).ok());
@@ -170,7 +170,7 @@ fn number(rest: &str) -> Result<usize, String> {
         return if fits {
             Ok(unsigned(rest, end))
         } else {
-            Err("has a number too large".to_owned())
+            Err("has a number that is too large".to_owned())
         };
     }
     let whole = run(0, is_digit);
@@ -192,7 +192,7 @@ fn number(rest: &str) -> Result<usize, String> {
     }
     match rest.get(..whole).map(str::parse::<i64>) {
         Some(Ok(_)) => Ok(unsigned(rest, end)),
-        _ => Err("has a number too large".to_owned()),
+        _ => Err("has a number that is too large".to_owned()),
     }
 }
 

@@ -23,7 +23,8 @@ impl Reader<'_> {
         let doubled = |(_, text): &&(Arc<str>, TextMatch)| text.takes_empty() && !text.takes_all();
         if without_headers.iter().filter(doubled).count() > WITHOUT_EMPTY_MAX {
             let text = format!(
-                "more than {WITHOUT_EMPTY_MAX} patterns take the empty text, and each doubles the routes"
+                "more than {WITHOUT_EMPTY_MAX} patterns match the empty text, and each doubles the \
+                 number of routes"
             );
             self.refuse_condition(&mut refused, &field, &text);
         }
@@ -86,8 +87,8 @@ impl Reader<'_> {
             let is_for_mesh = gateways.is_empty() || gateways.iter().any(|name| **name == *MESH);
             if one.looks_at_claims() && is_for_mesh {
                 let path = format!("{path}.match[{at}]");
-                let text = "claims of tokens are known at gateways alone; of requests of sidecars those that the other \
-                            conditions take are answered 500";
+                let text = "claims of tokens are known only at gateways; at sidecars, requests \
+                            that match the other conditions are answered with 500";
                 self.lost(&path, text);
             }
         }
@@ -103,7 +104,7 @@ impl Reader<'_> {
     /// but files may contain it.
     pub(super) fn note_ambiguous(&mut self, raw: &RawTextMatch, path: &str) {
         if raw.is_ambiguous() {
-            let text = "is one of exact, prefix and regex: the first of them that is there counts";
+            let text = "has several of exact, prefix and regex: the first of these applies";
             self.lost(path, text);
         }
     }
@@ -119,7 +120,7 @@ impl Reader<'_> {
             RawTextMatch { exact: Some(text), .. } => Some(PathMatch::Exact(text)),
             RawTextMatch { prefix: Some(text), .. } => {
                 if text.is_empty() {
-                    let text = "is empty, as every path begins: it asks for none";
+                    let text = "is empty and matches every path: the condition has no effect";
                     self.lost(&format!("{path}.prefix"), text);
                 }
                 Some(PathMatch::Prefix(text))
@@ -159,7 +160,7 @@ impl Reader<'_> {
                 self.refuse_condition(
                     refused,
                     path,
-                    &format!("{text:?} is empty or holds control characters"),
+                    &format!("{text:?} is empty or contains control characters"),
                 );
                 None
             }
@@ -195,7 +196,7 @@ impl Reader<'_> {
                 !name.is_empty() && name.len() <= QUERY_NAME_MAX
             };
             if !is_known {
-                self.refuse_condition(refused, &path, "can't be the name of anything in a request");
+                self.refuse_condition(refused, &path, "cannot be a name in a request");
                 continue;
             }
             let name = if are_headers { name.to_ascii_lowercase() } else { name };
