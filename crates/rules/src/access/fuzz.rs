@@ -45,7 +45,7 @@ pub(crate) fn policies(bytes: &[u8]) -> bool {
             let [lenient, closed] =
                 [&narrow, &strict].map(|one| verdict(one, subject, form, &request));
             let widened = lenient == AccessVerdict::Deny && closed == AccessVerdict::Allow;
-            assert!(!widened, "strictly lets in {request:?}");
+            assert!(!widened, "strict mode allows {request:?}");
         }
         let rules = enforced(&narrow.of(subject), form, &trust(), &Default::default());
         rules.rules().for_each(check_expressions);

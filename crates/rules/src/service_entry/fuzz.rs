@@ -45,14 +45,14 @@ pub(crate) fn service_entries(bytes: &[u8]) -> bool {
     let objects: Collection = objects.into_iter().map(Arc::new).collect();
     let (mut index, mut said) = (EntryIndex::new("cluster.local"), SentServices::default());
     said.take(index.apply(&objects));
-    assert!(index.apply(&objects).is_none(), "the same again is news");
+    assert!(index.apply(&objects).is_none(), "applying the same objects again is a change");
     let (mut slow, mut slowly) = (EntryIndex::new("cluster.local"), SentServices::default());
     let mut some = Collection::default();
     for (key, object) in objects.iter() {
         some.insert(key.clone(), object.clone());
         slowly.take(slow.apply(&some));
     }
-    assert_eq!(said.0, slowly.0, "bit by bit it comes to something else");
+    assert_eq!(said.0, slowly.0, "incremental application has another result");
     assert_eq!(index.problems(), slow.problems());
     let understood = !said.0.is_empty();
     said.take(index.apply(&Collection::default()));

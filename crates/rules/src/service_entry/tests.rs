@@ -76,15 +76,15 @@ impl TrackedIndex {
                 contents
             }
             ShardChange::Update(contents) => contents,
-            ShardChange::Removed => panic!("there is no end"),
+            ShardChange::Removed => panic!("the shard is never removed"),
         };
         let told = contents.services.len();
         for (host, record) in contents.services {
             let before = self.services.get(&host);
-            assert!(before.is_none() || before != record.as_ref(), "{host} is as it was");
+            assert!(before.is_none() || before != record.as_ref(), "{host} did not change");
             match record {
                 Some(record) => drop(self.services.insert(host, record)),
-                None => assert!(self.services.remove(&host).is_some(), "it was never told of"),
+                None => assert!(self.services.remove(&host).is_some(), "it was never sent"),
             }
         }
         Some(told)
@@ -112,7 +112,7 @@ fn read(objects: &[Arc<Value>]) -> (Contents, Vec<String>) {
 }
 
 fn record<'a>(contents: &'a Contents, host: &str) -> &'a ServiceRecord {
-    contents.services.get(host).and_then(Option::as_ref).expect("the host is there")
+    contents.services.get(host).and_then(Option::as_ref).expect("the host exists")
 }
 
 fn endpoints(contents: &Contents, host: &str) -> Vec<Endpoint> {
@@ -536,7 +536,7 @@ fn changed_trust_domain_renames_accounts_and_keeps_all_versions() {
     let contents = index.apply(std::slice::from_ref(&bad));
     let account = endpoints(&contents, "db.example.com")[0].service_account.clone();
     assert_eq!(account.as_deref(), Some("spiffe://example.org/ns/shop/sa/db"));
-    assert_eq!(index.stand_ins().len(), 1, "what it was when it last made sense");
+    assert_eq!(index.stand_ins().len(), 1, "the last valid version");
     index.move_to("example.org");
     assert!(!index.has_news(&[bad]));
 }
@@ -627,7 +627,7 @@ fn resolved_names_are_those_of_endpoints_or_workloads_or_the_host() {
     let selects = || by_name(json!({ "workloadSelector": { "labels": {} } }));
     let workload = object("WorkloadEntry", "shop/a", json!({ "address": "b.example.com" }));
     assert_eq!(names(selects(), &[workload]), ["b.example.com:5432"]);
-    assert_eq!(names(selects(), &[]), Vec::<String>::new(), "selected, and none there");
+    assert_eq!(names(selects(), &[]), Vec::<String>::new(), "selected, but none exists");
     let none = database(json!({ "resolution": "NONE" }));
     assert_eq!(names(none, &[]), Vec::<String>::new());
 }
@@ -689,12 +689,12 @@ fn address_in_the_status_is_used_unless_another_host_has_it() {
     let vips = |host: &str| -> Vec<String> {
         record(&contents, host).service.vips.iter().map(ToString::to_string).collect()
     };
-    assert_eq!(vips("b.example"), ["240.240.0.7"], "the older has it");
+    assert_eq!(vips("b.example"), ["240.240.0.7"], "the older host has it");
     assert_eq!(vips("e.example"), ["240.240.0.11"]);
     assert_eq!(vips("*.f.example"), Vec::<String>::new());
     for host in ["a.example", "c.example", "d.example"] {
         let vips = vips(host);
-        assert_eq!(vips.len(), 2, "{host} is given others: {vips:?}");
+        assert_eq!(vips.len(), 2, "{host} has other addresses: {vips:?}");
         assert!(
             !vips
                 .iter()

@@ -45,7 +45,7 @@ fn in_plain_text() -> AccessRequest {
 fn policies_decide_in_order() {
     let mut index = index();
     let policies = index.hold([]);
-    assert!(policies.lets_in(&request("client", "/")), "nothing is said");
+    assert!(policies.lets_in(&request("client", "/")), "there are no policies");
     let nothing = policy("nothing", json!({}));
     let policies = index.hold([nothing.clone()]);
     assert!(!policies.lets_in(&request("client", "/")), "a policy without rules allows nothing");
@@ -108,7 +108,7 @@ fn dry_run_changes_no_decision() {
         let policies = index().hold([tried]);
         assert_eq!(policies.lets_in(&request("client", "/")), action == "AUDIT", "{action}");
         let (_, report) = policies.reports().next().expect("a report");
-        assert_eq!(report.faults[0].code.id, "STR0823", "an annotation that means nothing is told");
+        assert_eq!(report.faults[0].code.id, "STR0823", "an invalid annotation is reported");
     }
     let mut asks =
         policy("asks", json!({ "action": "CUSTOM", "provider": { "name": "opa" }, "rules": [{}] }));
@@ -169,7 +169,7 @@ fn provider_decides_only_matches_of_its_rules() {
     // queried.
     assert_eq!(decided(WireForm::Tcp, "/"), ("deny", vec!["grpc".to_owned()], denied("c")));
     let (_, _, rule) = decided(WireForm::Grpc, "/a");
-    assert_eq!(rule, denied("a"), "a library asks nobody");
+    assert_eq!(rule, denied("a"), "a library queries no provider");
 }
 
 /// F-3: a deny rule with an unknown key.

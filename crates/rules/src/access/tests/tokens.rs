@@ -115,11 +115,7 @@ fn rule_that_cannot_be_read_is_named_and_refuses_its_tokens() {
         .hold([believes(json!({ "jwtRules": [{ "issuer": "a", "jwksUri": "https://a/keys" }] }))]);
     let (_, report) = policies.reports().next().expect("a report");
     assert_eq!(report.faults[0].code.id, "STR0829");
-    assert_eq!(
-        rules(&policies)[0].keys,
-        None,
-        "it verifies nothing, and refuses what it can't verify"
-    );
+    assert_eq!(rules(&policies)[0].keys, None, "it has no keys, so it refuses all tokens");
 }
 
 #[test]

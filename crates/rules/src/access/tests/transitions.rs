@@ -81,7 +81,11 @@ fn of_app(namespace: &str, app: &str, mode: &str) -> Value {
 fn servers_accept_both_modes_only_during_a_transition() {
     let mut run = Run::new([whole("shop", "DISABLE")]);
     let first = run.then(0.0);
-    assert_eq!((mode(&first), run.index.settles()), ("DISABLE", None), "nobody has to learn that");
+    assert_eq!(
+        (mode(&first), run.index.settles()),
+        ("DISABLE", None),
+        "the first configuration is no transition"
+    );
     let policies = run.at(10.0, [whole("shop", "STRICT")]);
     let found = mode_of(&policies, "shop", "web");
     assert_eq!((found.mode, found.transition), (PeerMode::Permissive, run.end_of(10.0)));
@@ -89,8 +93,12 @@ fn servers_accept_both_modes_only_during_a_transition() {
     let after = run.then(70.0);
     assert_eq!((mode(&after), run.index.settles()), ("STRICT", None));
     run.at(80.0, [whole("shop", "PERMISSIVE")]);
-    assert_eq!(run.index.settles(), None, "nobody takes less than before");
-    assert_eq!(mode(&run.at(81.0, [whole("shop", "STRICT")])), "STRICT", "all speak mTLS already");
+    assert_eq!(run.index.settles(), None, "no server accepts less than before");
+    assert_eq!(
+        mode(&run.at(81.0, [whole("shop", "STRICT")])),
+        "STRICT",
+        "all clients use mTLS already"
+    );
 }
 
 /// A client that switches before its server would use a protocol that the server does not accept
@@ -112,7 +120,7 @@ fn clients_switch_after_servers_are_ready() {
         let mut run = Run::new([object(before)]);
         let settled = run.then(0.0);
         let begun = run.at(10.0, [object(now)]);
-        assert!(Arc::ptr_eq(&run.then(14.9), &begun), "nothing comes of the time in between");
+        assert!(Arc::ptr_eq(&run.then(14.9), &begun), "nothing changes in between");
         let told = run.then(15.0);
         let found = [&settled, &begun, &told].map(|policies| is_plain(policies));
         assert_eq!(found, expected, "{before:?} to {now:?}");
@@ -176,10 +184,10 @@ fn unrelated_edits_do_not_prolong_a_transition() {
             let rules = json!([{ "to": [{ "operation": { "paths": [format!("/{at}")] } }] }]);
             object("AuthorizationPolicy", "shop", "edited", json!({ "rules": rules }))
         }),
-        ("another namespace that goes to and fro", |at| {
+        ("another namespace that changes repeatedly", |at| {
             whole("other", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
         }),
-        ("another workload that goes to and fro", |at| {
+        ("another workload that changes repeatedly", |at| {
             of_app("shop", "db", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
         }),
     ];
@@ -206,7 +214,7 @@ fn intermediate_mode_does_not_restart_the_transition() {
     let mut run = Run::new([whole("shop", "DISABLE")]);
     assert_eq!(mode(&run.at(1.0, [whole("shop", "PERMISSIVE")])), "PERMISSIVE");
     let found = mode_of(&run.at(31.0, [whole("shop", "STRICT")]), "shop", "web");
-    assert_eq!(found.transition, run.end_of(1.0), "clients were told to speak mTLS then");
+    assert_eq!(found.transition, run.end_of(1.0), "clients switch to mTLS then");
     let ended = run.then(61.0);
     assert_eq!((mode(&ended), run.index.settles()), ("STRICT", None));
 }

@@ -99,7 +99,7 @@ fn object_of_a_cluster_keeps_only_its_own_last_valid_version() {
     let bad = all(&[object("VirtualService", "web", 0, json!({"hosts": 7}))]);
     let good = all(&[leading("web", 0, "web", "web-own")]);
     let mut edition = EditionIndex::new("east".into(), &empty, &good);
-    assert!(edition.refresh(&empty, &bad).is_none(), "its last good form stays");
+    assert!(edition.refresh(&empty, &bad).is_none(), "its last valid version stays");
     assert!(edition.take_news().iter().any(|(key, _)| &*key.name == "web"));
     assert_eq!(led_to(edition.traffic()).as_deref(), Some("web-own.shop.svc.cluster.local"));
     // It stays active if a setting changes that requires parsing all objects again.
@@ -107,9 +107,9 @@ fn object_of_a_cluster_keeps_only_its_own_last_valid_version() {
     settings.virtual_services_export_to = vec![".".to_owned()];
     let mut shared_anew = shared(&[]);
     shared_anew.set(settings);
-    let update = edition.refresh(&shared_anew, &bad).expect("all are read again");
+    let update = edition.refresh(&shared_anew, &bad).expect("all objects are parsed again");
     assert_eq!(led_to(&update.traffic).as_deref(), Some("web-own.shop.svc.cluster.local"));
-    assert!(edition.reports().all(|(_, report)| report.state.refused), "it says so");
+    assert!(edition.reports().all(|(_, report)| report.state.refused), "it is reported");
     // The shared object with that name is not an earlier version of it.
     let mut edition = EditionIndex::new("east".into(), &shared_has, &Collection::default());
     edition.refresh(&empty, &bad);

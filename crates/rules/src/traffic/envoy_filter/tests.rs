@@ -13,7 +13,7 @@ fn read(namespace: &str, name: &str, spec: &Value) -> (EnvoyFilter, Vec<Reason>)
         name: name.into(),
     };
     let object = json!({ "spec": spec });
-    EnvoyFilter::read(ObjectMeta::of(&key, &object), &object).expect("it is read")
+    EnvoyFilter::read(ObjectMeta::of(&key, &object), &object).expect("the object is valid")
 }
 
 /// Returns a filter that Envoy accepts.
@@ -61,7 +61,11 @@ fn number_of_proxy_matches_of_an_object_is_limited() {
     let mut patches: Vec<_> = (0..PROXIES_MAX + 2).map(of).collect();
     patches.extend([of(0), patch("all")]);
     let (filter, reasons) = read("shop", "one", &json!({ "configPatches": patches }));
-    assert_eq!(filter.patches.len(), PROXIES_MAX + 2, "those that there are, and for all");
+    assert_eq!(
+        filter.patches.len(),
+        PROXIES_MAX + 2,
+        "the accepted ones, and those for all proxies"
+    );
     let paths: Vec<_> = reasons.iter().map(|reason| reason.path.as_str()).collect();
     assert_eq!(paths, [64, 65].map(|at| format!("spec.configPatches[{at}].match.proxy")));
     assert!(reasons[0].text.starts_with("an object may have at most 64 different proxy matches"));
@@ -316,7 +320,7 @@ fn only_valid_settings_are_merged_into_managers() {
     assert_eq!((filter.patches.len(), reasons), (4, vec![]));
     let at = |path: &str, value: Value| {
         let mut patch = merging(json!({ "via": "x" }));
-        *patch.pointer_mut(path).expect("it is there") = value;
+        *patch.pointer_mut(path).expect("the field exists") = value;
         patch
     };
     let value = "STR1077 .patch.value.typed_config";

@@ -83,7 +83,7 @@ fn equal_parts_of_rules_are_shared() {
         let rule = index.traffic.destination_rules.of_pattern(&host(name))[0].clone();
         let client = Namespace::from("shop");
         let all = index.traffic.virtual_services.of_pattern(&host(name), &client);
-        let http = Arc::clone(&all.into_iter().next().expect("it is there").http.rules);
+        let http = Arc::clone(&all.into_iter().next().expect("it exists").http.rules);
         (rule, http)
     };
     let alike = |index: &TrafficIndex| {
@@ -176,9 +176,9 @@ fn rules_with_the_same_host_and_clients_are_merged() {
     index.apply(&all(&[rule("shop", "b", 1, second), rule("shop", "a", 0, first)]));
     assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/a", "shop/b"]);
     let rules = index.traffic.destination_rules.of(HOST);
-    let rule = rules.owners(&"shop".into()).expect("it is there");
+    let rule = rules.owners(&"shop".into()).expect("it exists");
     assert_eq!(rule.subsets.keys().map(|name| &**name).collect::<Vec<_>>(), ["v1", "v2"]);
-    assert_eq!(rule.subsets.get("v1").expect("it is there").labels.len(), 1, "the oldest counts");
+    assert_eq!(rule.subsets.get("v1").expect("it exists").labels.len(), 1, "the oldest applies");
     assert!(rule.policy.is_some());
 }
 
@@ -436,7 +436,7 @@ fn invalid_object_that_requires_tls_makes_its_host_unreachable() {
         let (_, report) = index.reports().iter().next().expect("one object");
         let state = &report.state;
         assert!(state.refused && !state.is_last_good, "{spec}");
-        assert!(index.stand_ins().is_empty(), "it is no good form");
+        assert!(index.stand_ins().is_empty(), "it is not a valid version");
         let rules = index.traffic.destination_rules.of(HOST);
         let found = rules.owners(&"shop".into());
         let tls = found.and_then(|found| found.resolved("", 80).tls);
@@ -569,7 +569,7 @@ fn following_index_equals_the_followed_index() {
         }
         follower.follow(&objects, index.reports());
         assert_eq!(follower.traffic, index.traffic);
-        assert!(follower.take_news().is_empty(), "it has nothing to tell");
+        assert!(follower.take_news().is_empty(), "it has no news");
         assert_eq!(follower.reports.len(), index.reports.len());
         for (key, report) in &follower.reports {
             assert_eq!(report.state, index.reports[key].state, "{key}");

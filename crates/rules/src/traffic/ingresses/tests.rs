@@ -64,7 +64,7 @@ fn default_backend_serves_unmatched_paths_and_hosts() {
     let all = taken(&mut objects);
     assert_eq!(leads(&all["x.example"]), ["a", "all", "rest"]);
     assert_eq!((leads(&all["y.example"]), leads(&all["*"])), (vec!["rest"], vec!["rest"]));
-    assert!(objects.take_news().is_empty(), "an object doesn't take paths from itself");
+    assert!(objects.take_news().is_empty(), "an object does not conflict with itself");
 }
 
 #[test]
@@ -112,14 +112,14 @@ fn unchanged_hosts_and_gateways_are_not_replaced() {
     objects.insert(&of("other"));
     let exchanges = objects.take_exchanges(&kind_settings());
     let hosts: Vec<_> = exchanges.services.iter().filter_map(|(_, now)| now.as_ref()).collect();
-    assert_eq!(hosts.len(), 1, "the other host is as it was");
+    assert_eq!(hosts.len(), 1, "the other host did not change");
     assert_eq!(leads(hosts[0]), ["other"]);
-    assert!(exchanges.gateways.is_empty(), "so are its ports");
+    assert!(exchanges.gateways.is_empty(), "its ports did not change");
     objects.insert_class(&Arc::new(IngressClass {
         meta: ObjectMeta { created: 1, name: "istio".into(), namespace: "".into() },
         controller: "example.com/other".to_owned(),
         is_default: true,
     }));
     let exchanges = objects.take_exchanges(&kind_settings());
-    assert!(exchanges.services.is_empty(), "the annotation says whose it is");
+    assert!(exchanges.services.is_empty(), "the annotation decides the class");
 }

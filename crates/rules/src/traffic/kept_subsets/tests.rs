@@ -108,7 +108,7 @@ fn removed_subset_with_a_route_is_retained_for_a_limited_time() {
     mesh.lead("web", "v2");
     mesh.rule("web", "web", &["v1", "v2"], nothing());
     mesh.rule("web", "web", &[], nothing());
-    assert_eq!(mesh.subsets(), ["v2*"], "nothing leads to v1");
+    assert_eq!(mesh.subsets(), ["v2*"], "no rule routes to v1");
     assert!(mesh.kept.expire(start).is_empty());
     assert_eq!(mesh.kept.due(), Some(start + KEPT_FOR));
     // Other edits do not change its deadline.
@@ -138,7 +138,7 @@ fn removed_subset_expires_soon_after_its_last_route() {
     assert!(mesh.kept.expire(start).is_empty());
     assert!(mesh.lead("web", "v1").is_empty());
     assert!(mesh.kept.expire(start).is_empty());
-    assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR), "not its whole time any more");
+    assert_eq!(mesh.kept.due(), Some(start + LEFT_FOR), "only the short time remains");
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
     // A new route restores the full time, and removing it starts the short time again.
     mesh.lead("web", "v2");
@@ -170,7 +170,7 @@ fn only_recently_routed_subsets_are_retained() {
         mesh.kept.expire(start);
         mesh.edit("VirtualService", "x", Some(to("v1")));
         mesh.rule("web", "web", &["v1"], nothing());
-        assert_eq!(mesh.subsets(), ["v1", "v2*"], "nothing led to v3");
+        assert_eq!(mesh.subsets(), ["v1", "v2*"], "no rule routed to v3");
         assert!(mesh.kept.expire(start).is_empty());
         assert_eq!(mesh.kept.expire(start + LEFT_FOR).len(), 1);
         assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v1".to_owned()], None));
@@ -244,7 +244,7 @@ fn subsets_of_new_rules_are_active_before_the_rules() {
     assert!(!missed.is_unknown && !missed.is_unpublished);
     assert!(mesh.kept.put_ahead(missed).is_empty());
     mesh.kept.take(then, target);
-    assert_eq!(mesh.subsets(), ["v1*", "v2", "v3"], "v1 was left a moment ago");
+    assert_eq!(mesh.subsets(), ["v1*", "v2", "v3"], "v1 lost its last route recently");
 
     // The route arrives directly after the rule.
     let given = mesh.said("DestinationRule", "web", rule(json!([{ "name": "v4" }])));
@@ -281,15 +281,15 @@ fn subsets_of_a_deleted_rule_keep_its_policy() {
     assert_eq!(mesh.subsets(), ["v2*"]);
     let resolved = [&before, &traffic.destination_rules].map(|rules| {
         let rules = rules.of(HOST);
-        rules.owners(&"shop".into()).expect("it is there").resolved("v2", 80)
+        rules.owners(&"shop".into()).expect("it exists").resolved("v2", 80)
     });
-    assert_eq!(resolved[0], resolved[1], "nothing becomes plain text");
+    assert_eq!(resolved[0], resolved[1], "nothing becomes plaintext");
     assert!(resolved[1].tls.is_some());
     // The next rule replaces it, with its own policy.
     mesh.rule("next", "web", &["v1"], nothing());
     assert_eq!(mesh.subsets(), ["v1", "v2*"]);
     let rules = mesh.kept.in_force("cluster.local").destination_rules.of(HOST);
-    let rule = rules.owners(&"shop".into()).expect("it is there").clone();
+    let rule = rules.owners(&"shop".into()).expect("it exists").clone();
     assert_eq!(rule.resolved("v2", 80).tls, None);
 }
 
@@ -300,7 +300,7 @@ fn subset_is_retained_for_the_clients_that_had_it() {
     mesh.rule("web", "web", &["v2"], nothing());
     mesh.rule("web", "web", &["v1"], json!({ "exportTo": ["."] }));
     assert_eq!(mesh.subsets_in("client"), ["v2*"]);
-    assert_eq!(mesh.subsets_in("shop"), ["v1"], "what is there comes first");
+    assert_eq!(mesh.subsets_in("shop"), ["v1"], "existing rules take precedence");
 }
 
 #[test]
@@ -354,11 +354,11 @@ fn foreseen_subsets_contain_the_routing_object() {
         all.into_iter().map(line).collect::<Vec<_>>()
     };
     edited.rule("web", "web", &["v2"], json!({}));
-    assert!(told(&edited).is_empty(), "nothing leads to v1");
+    assert!(told(&edited).is_empty(), "no rule routes to v1");
     edited.rule("web", "web", &["v1"], json!({}));
     assert_eq!(told(&edited), ["shop/web v2 shop/x"]);
     edited.edit("DestinationRule", "web", None);
     assert_eq!(told(&edited), ["shop/web v2 shop/x"]);
     edited.lead("web", "");
-    assert!(told(&edited).is_empty(), "nothing leads there any more");
+    assert!(told(&edited).is_empty(), "no rule routes there any more");
 }

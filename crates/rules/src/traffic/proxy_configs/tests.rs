@@ -44,11 +44,11 @@ fn most_specific_object_applies_to_a_pod_then_the_oldest() {
     };
     assert_eq!(of("shop", "web"), [1, 2, 3]);
     assert_eq!(of("shop", "cart"), [2, 3]);
-    assert_eq!(of("pay", "web"), [3], "labels of the root namespace's select its own pods alone");
+    assert_eq!(of("pay", "web"), [3], "selectors in the root namespace match only its own pods");
     assert_eq!(of("root", "web"), [9, 3]);
     let named = |name: &str| {
         let mut all = all(index.reports());
-        all.find(|one| *one.meta.name == *name).expect("it is there").clone()
+        all.find(|one| *one.meta.name == *name).expect("it exists").clone()
     };
     let shadowing = before(index.reports(), &named("web-later")).expect("one is older");
     assert_eq!(&*shadowing.meta.name, "web");

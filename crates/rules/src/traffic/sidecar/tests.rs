@@ -13,7 +13,8 @@ fn read(namespace: &str, name: &str, spec: &Value) -> (Sidecar, Vec<Reason>) {
         name: name.into(),
     };
     let object = json!({ "spec": spec });
-    Sidecar::read(ObjectMeta::of(&key, &object), &object, &kind_settings()).expect("it is read")
+    Sidecar::read(ObjectMeta::of(&key, &object), &object, &kind_settings())
+        .expect("the object is valid")
 }
 
 /// Returns the active Sidecars and selectors.
@@ -143,7 +144,7 @@ fn tcp_listener_routes_to_the_only_port_of_its_service() {
         assert!(!scope.includes_port(&host(name), &namespace, 5432), "{name}");
     }
     let own: Vec<u16> = scope.ports_to_only(&host("db.example"), &namespace, 9000).collect();
-    assert!(own.is_empty(), "it is the service's own");
+    assert!(own.is_empty(), "it is the service's own port");
 }
 
 #[test]
@@ -365,7 +366,11 @@ fn listener_without_hosts_or_with_an_invalid_port_is_reported() {
     let namespace = "shop".into();
     let scope = sidecars.scope(&namespace, &Selection::default());
     let imported = |owner: &str| scope.includes(&host("a.example"), &owner.into());
-    assert_eq!([imported("shop"), imported("pay")], [false, true], "not all ports in its place");
+    assert_eq!(
+        [imported("shop"), imported("pay")],
+        [false, true],
+        "it does not become a listener for all ports"
+    );
     let socket =
         json!({ "egress": [{ "port": { "number": 0 }, "bind": "unix:///a", "hosts": ["./*"] }] });
     assert_eq!(reasons_of(&socket), ["STR1074 spec.egress[0].bind"]);

@@ -123,7 +123,7 @@ fn unsupported_fields_are_reported_and_an_invalid_filter_drops_its_entry() {
     assert_eq!(object.logging.len(), 1);
     let meta = ObjectMeta { created: 0, name: "t".into(), namespace: "shop".into() };
     let targeted = json!({"spec": {"targetRefs": [{"kind": "Service", "name": "web"}]}});
-    let refused = Telemetry::read(meta, &targeted).expect_err("it is for others than all");
+    let refused = Telemetry::read(meta, &targeted).expect_err("a target is refused");
     assert_eq!(refused.path, "spec.targetRefs");
 }
 
@@ -140,7 +140,7 @@ fn most_specific_level_decides_about_each_tracing_field() {
         Some((provider.to_owned(), share, tags.iter().map(|tag| (*tag).to_owned()).collect()))
     };
     let by_default = "defaultProviders: {tracing: [z, other]}";
-    assert_eq!(traced("", &[], CallEnd::Client), None, "nobody says to whom");
+    assert_eq!(traced("", &[], CallEnd::Client), None, "no provider is set");
     assert_eq!(
         traced(by_default, &[], CallEnd::Client),
         given("z", 10_000, &[]),

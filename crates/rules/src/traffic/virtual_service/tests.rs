@@ -77,7 +77,7 @@ fn invalid_host_is_left_out_alone() {
     let given = reasons_of(&reasons);
     assert_eq!(given.iter().map(|one| one.0).collect::<Vec<_>>(), lost.map(|one| one.0));
     let mesh: Vec<_> = service.mesh_hosts().map(ToString::to_string).collect();
-    assert_eq!(mesh, ["good.shop.svc.cluster.local"], "* is for gateways alone");
+    assert_eq!(mesh, ["good.shop.svc.cluster.local"], "* applies only to gateways");
 }
 
 #[test]
@@ -158,7 +158,10 @@ fn unreadable_match_removes_its_rule_unless_the_rule_blocks() {
         assert!(first.refused && second.refused && !third.refused);
         assert_eq!(first.path, Some(PathMatch::Prefix("/a".into())));
         assert_eq!(*first.headers, [("y".into(), TextMatch::Exact("z".into()))]);
-        assert!(second.is_catch_all(), "nothing of it can be read: all that reach it get 500");
+        assert!(
+            second.is_catch_all(),
+            "no condition is readable: all requests that reach it get 500"
+        );
     }
 }
 
@@ -199,7 +202,7 @@ fn single_label_is_a_valid_server_name() {
     assert_eq!(names("[db]", "db"), (1, 0));
     assert_eq!(names("[db]", "DB"), (1, 0));
     assert_eq!(names("[db]", "db.shop.svc.cluster.local"), (1, 0));
-    assert_eq!(names("['*']", "db"), (1, 1), "* is for gateways alone");
+    assert_eq!(names("['*']", "db"), (1, 1), "* applies only to gateways");
     assert_eq!(names("[db]", "other"), (0, 2));
     assert_eq!(names("[db]", "'*b'"), (0, 2));
 }
@@ -221,7 +224,7 @@ fn zero_weight_gets_no_requests_and_a_zero_sum_has_no_destination() {
     assert_eq!(weights([0, 0]), (refused("spec.http[0].route"), vec![]));
     assert_eq!(weights([-1, 101]), (refused("spec.http[0].route[0]"), vec![]));
     let (rule, _) = rule("name: one");
-    assert_eq!(rule.destinations[0].weight, 1, "of one destination the weight says nothing");
+    assert_eq!(rule.destinations[0].weight, 1, "the weight of a single destination is ignored");
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn fields_without_an_effect_are_reported() {
         let (service, reasons) = read(&spec);
         let path = format!("spec.http[0].{path}");
         assert_eq!(reasons_of(&reasons), [(code, path.as_str())], "{more}");
-        assert!(!service.http[0].refused, "{more}: it goes where it leads all the same");
+        assert!(!service.http[0].refused, "{more}: it still routes to its destination");
     }
 }
 
@@ -272,7 +275,7 @@ fn zero_timeout_and_lists_in_one_name_are_accepted() {
         "timeout: 0s, corsPolicy: {allowMethods: [GET, '*'], allowHeaders: ['a, b'], maxAge: 24h}",
     );
     assert_eq!(reasons, []);
-    assert_eq!(rule.timeout, Some(Duration::ZERO), "which a delegate may say over its root");
+    assert_eq!(rule.timeout, Some(Duration::ZERO), "with which a delegate may override its root");
     let cors = rule.cors.as_ref().expect("it has some");
     assert_eq!((&*cors.methods, &*cors.headers), ("GET,*", "a, b"));
 }
@@ -429,7 +432,7 @@ fn rules_of_a_delegate_replace_the_rule_of_the_root() {
     assert_eq!(
         first.matches[0].source.namespace,
         Some("web".into()),
-        "what the delegate leaves open is the root's"
+        "the delegate inherits the condition of the root"
     );
     assert_eq!(second.matches[0].path, Some(PathMatch::Prefix("/shop".into())));
     let timeouts = [first, second].map(|rule| rule.timeout.map(|timeout| timeout.as_secs()));
@@ -582,7 +585,7 @@ fn value_that_is_too_long_for_envoy_affects_only_its_rule() {
     assert_eq!(reasons[0].code, &codes::MATCH_REFUSED, "{reasons:?}");
     let spec = "{hosts: [a], http: [{timeout: 3000000h, route: [{destination: {host: a}}]}]}";
     let reason = VirtualService::read(meta("shop", "a"), &object(spec), &kind_settings());
-    assert_eq!(reason.expect_err("Envoy takes none so long").path, "spec.http[0].timeout");
+    assert_eq!(reason.expect_err("Envoy rejects such a long timeout").path, "spec.http[0].timeout");
 }
 
 #[test]

@@ -120,9 +120,9 @@ fn change_reports_its_affected_hosts() {
     let mut world = World::default();
     let first = service(0, "shop", "a", &format!("{{hosts: [a.com, b.com], {RULE}}}"));
     assert_eq!(world.put(&first), ["a.com", "b.com"]);
-    assert_eq!(world.put(&first), [""; 0], "the same again changes nothing");
+    assert_eq!(world.put(&first), [""; 0], "an equal object changes nothing");
     let edge = service(0, "shop", "edge", &format!("{{hosts: [c.com], gateways: [gw], {RULE}}}"));
-    assert_eq!(world.put(&edge), [""; 0], "sidecars have nothing of it");
+    assert_eq!(world.put(&edge), [""; 0], "it does not apply to sidecars");
     let second = service(0, "shop", "a", &format!("{{hosts: [b.com, d.com], {RULE}}}"));
     assert_eq!(world.put(&second), ["a.com", "b.com", "d.com"]);
     assert_eq!(world.take(&second), ["b.com", "d.com"]);
@@ -130,7 +130,7 @@ fn change_reports_its_affected_hosts() {
     let of_gateway = |world: &World| world.services.of_gateway("shop/gw", &"web".into()).count();
     assert_eq!(of_gateway(&world), 1, "a gateway has it");
     assert_eq!(world.take(&edge), [""; 0]);
-    assert_eq!(world.services, VirtualServices::default(), "nothing is left of it");
+    assert_eq!(world.services, VirtualServices::default(), "no state is left");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn younger_object_is_reported_once_for_each_lost_host() {
     let private =
         service(0, "web", "private", &format!("{{hosts: [b.com], exportTo: [.], {RULE}}}"));
     world.put(&private);
-    assert_eq!(world.news(), [""; 0], "who sees it has both, others have the public one");
+    assert_eq!(world.news(), [""; 0], "its namespace has both, others have the public one");
 }
 
 #[test]
@@ -240,6 +240,6 @@ fn rules_without_delegation_are_stored_once() {
     let mut world = World::default();
     let own = service(1, "web", "own", &format!("{{hosts: [a.com], {RULE}}}"));
     world.put(&own);
-    let routed = world.services.routed(&own).expect("it is in force");
+    let routed = world.services.routed(&own).expect("it is active");
     assert!(Arc::ptr_eq(&routed.http.rules, &own.http));
 }
