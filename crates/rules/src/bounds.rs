@@ -1,9 +1,9 @@
 //! Limits of one object, which are checked before the object is read.
 //!
-//! Reading and merging an object takes time and memory for each entry of its lists. The limits are
-//! far above real use. They are also above the limits of Istio's and the Gateway API's schemas, so
-//! that every object that those accept is accepted here (docs/guide/before-you-apply.md, "Limits of
-//! one object").
+//! Reading and merging an object takes time and memory for each list entry. The limits are far
+//! above real use. They are also above the limits of Istio's and the Gateway API's schemas, so that
+//! every object that those accept is accepted here (docs/guide/before-you-apply.md, "Limits of one
+//! object").
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -9,7 +9,7 @@ pub const TARGETS: &[Target] = &[
     ("service_entries", crate::service_entry::fuzz::service_entries),
 ];
 
-/// Compares the decisions of random access policies with those of an independent evaluator.
+/// Compares the decisions of random access policies with the decisions of an independent evaluator.
 pub fn access_oracle(bytes: &[u8]) -> bool {
     crate::access::oracle::fuzz(&mut Numbers(bytes));
     !bytes.is_empty()

@@ -77,8 +77,8 @@ pub struct AuthorizationRule {
     pub when: Box<[Clause]>,
 }
 
-/// One field of a rule: at least one of its tests must hold, or none if negated. Kept small,
-/// because thousands of policies have a dozen of them each.
+/// One field of a rule: at least one test must hold, or none if negated. Kept small, because
+/// thousands of policies have a dozen of them each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clause {
     /// Location of the field in the policy.
@@ -129,8 +129,8 @@ enum RulePart {
 }
 
 impl RulePart {
-    /// Returns the name of the list, and the name of the object that contains the fields in each of
-    /// its elements.
+    /// Returns the name of the list, and the name of the object that contains the fields in each
+    /// element.
     fn names(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::From => ("from", Some("source")),
@@ -221,7 +221,7 @@ impl AuthorizationPolicy {
                 faults.push(AccessFault::unreadable("spec.rules", text));
             }
         }
-        // An unknown field of the policy itself may narrow all of its allow rules.
+        // An unknown field of the policy itself may narrow all allow rules.
         let is_unknown = |name: &str| !known.contains(&name);
         if !denies && spec.iter().any(|(name, value)| is_unknown(name) && restricts(name, value)) {
             rules.clear();
@@ -351,7 +351,7 @@ impl PolicyRuleReader<'_> {
         (0..).zip(rules).filter_map(rule).collect()
     }
 
-    /// Returns the replacement of a rule of which no part can be read.
+    /// Returns the replacement of a rule that has no readable part.
     fn unreadable_rule(&self, index: u32) -> Option<AuthorizationRule> {
         let everything = AuthorizationRule::of_everything(index);
         let denies = self.policy.action != AuthorizationAction::Allow;

@@ -103,8 +103,8 @@ impl NamespacePolicies {
     }
 }
 
-/// Calls `show` with the items that only one of the two lists contains. Both lists must be sorted
-/// by precedence.
+/// Calls `show` with the items that exactly one list contains. Both lists must be sorted by
+/// precedence.
 fn differences<T: Eq>(
     old: &[Arc<T>],
     new: &[Arc<T>],

@@ -120,7 +120,7 @@ impl<R> EnforcedRules<R> {
 }
 
 /// Groups the policies that a workload enforces by action. If a policy's provider cannot be
-/// queried, the policy denies its matches. A provider for HTTP requests only is not asked about TCP
+/// queried, the policy denies its matches. A provider for HTTP requests only is not queried for TCP
 /// connections (Istio's rules for TCP).
 pub fn enforced_policies<'a>(
     access: &WorkloadAccess<'a>,

@@ -62,9 +62,8 @@ pub struct AccessDecision {
     pub rule: Option<String>,
     /// Reason for the verdict.
     pub reason: &'static str,
-    /// External authorization providers that are asked first, each with the key of the first of its
-    /// rules that matches. The request passes only if none of them denies it; the verdict then
-    /// applies.
+    /// External authorization providers that are queried first, each with the key of its first
+    /// matching rule. The request passes only if none of them denies it; the verdict then applies.
     pub asked: Vec<(Arc<str>, String)>,
 }
 

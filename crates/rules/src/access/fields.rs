@@ -2,8 +2,8 @@
 //!
 //! An unknown field of an AuthorizationPolicy or PeerAuthentication is a fault: it may be a
 //! condition whose name is misspelt, without which a rule would allow more than intended. An
-//! unknown field of a RequestAuthentication is a fault if it restricts access, and is otherwise
-//! ignored with a warning.
+//! unknown field of a RequestAuthentication is a fault if it restricts access. Other unknown fields
+//! are ignored with a warning.
 
 use serde_json::{Map, Value};
 

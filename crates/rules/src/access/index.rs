@@ -1,5 +1,5 @@
 //! Index of the access policies in the stores. Each object is read once, and the last valid version
-//! is kept.
+//! is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -75,8 +75,7 @@ pub const TOKEN_FILTER: &str = "envoy.filters.http.jwt_authn";
 const TOKEN_KEY: &str = "payload";
 
 /// Returns the metadata key for the claims of a token that the rule at index `place` of `rules`
-/// verified. Each rule has a separate key, so that a token cannot be mistaken for one of another
-/// issuer.
+/// verified. Each rule has a separate key, so that tokens of different issuers cannot be confused.
 pub fn token_key(place: usize, rules: usize) -> String {
     if rules > 1 { format!("{TOKEN_KEY}-{place}") } else { TOKEN_KEY.to_owned() }
 }
@@ -106,7 +105,7 @@ const SPIFFE: &str = "spiffe://";
 #[derive(Debug, Clone, Copy)]
 pub struct RuleInForm<'a> {
     policy: &'a AuthorizationPolicy,
-    /// `None` for a rule that matches nothing, such as that of a policy without rules.
+    /// `None` for a rule that matches nothing, for example for a policy without rules.
     rule: Option<&'a AuthorizationRule>,
     form: WireForm,
     scope: &'a MatchScope<'a>,
@@ -134,11 +133,11 @@ pub struct ClauseInForm<'a> {
 pub struct RuleMatcher {
     /// Name of the rule in metrics and logs: `ns[NS]-policy[NAME]-rule[I]`.
     pub key: String,
-    /// Alternatives for the caller, in each of which all clauses must hold. Empty matches any
+    /// Alternatives for the caller. In each alternative, all clauses must hold. Empty matches any
     /// caller.
     pub sources: Vec<Vec<MatchedClause>>,
-    /// Alternatives for the operation, in each of which all clauses must hold. Empty matches any
-    /// operation.
+    /// Alternatives for the operation. In each alternative, all clauses must hold. Empty matches
+    /// any operation.
     pub operations: Vec<Vec<MatchedClause>>,
     /// Whether the rule never matches.
     pub never: bool,
@@ -213,8 +212,9 @@ impl<'a> RuleInForm<'a> {
     /// Returns whether the rule can be enforced in this form.
     ///
     /// A TCP connection has none of the properties that HTTP fields compare. A rule that allows by
-    /// such a field is dropped, and a rule that denies by one denies without comparing it (Istio's
-    /// rules for TCP). Properties that gRPC libraries do not support are handled the same way.
+    /// an HTTP field is dropped, and a rule that denies by such a field denies without comparing it
+    /// (Istio's rules for TCP). Properties that gRPC libraries do not support are handled the same
+    /// way.
     fn is_said(&self) -> bool {
         let mut clauses = self.rule.into_iter().flat_map(AuthorizationRule::clauses);
         let may_lose = self.form != WireForm::Http && self.allows();
@@ -460,8 +460,8 @@ fn say_identity(name: &str, say: &mut dyn FnMut(&[Atom<'_>])) {
     }
 }
 
-/// Emits identities for namespaces and accounts of the mesh in all of its trust domains. A rule
-/// that denies also matches the same names in other trust domains; a rule that allows does not
+/// Emits identities for namespaces and accounts of the mesh in all trust domains of the mesh. A
+/// rule that denies also matches the same names in other trust domains; a rule that allows does not
 /// (docs/decisions/0039-access.md).
 fn of_trusted(
     leaning: Leaning,

@@ -52,10 +52,10 @@ pub struct PeerAuthentication {
 impl PeerAuthentication {
     /// Parses an object. Parts that cannot be read are added to `faults`.
     ///
-    /// If a part cannot be read, the rest applies only if its mode is STRICT, because nothing else
-    /// in the object can then be stricter. Otherwise the object is ignored: only the oldest policy
-    /// of a level applies, so that the readable rest could replace a stricter one. If `strict`, or
-    /// if an unknown field may restrict access, an object with faults accepts only mTLS.
+    /// If a part cannot be read, the rest applies only if its mode is STRICT, because no other part
+    /// of the object can be stricter. Otherwise the object is ignored: only the oldest policy of a
+    /// level applies, so that the readable rest could replace a stricter one. If `strict`, or if an
+    /// unknown field may restrict access, an object with faults accepts only mTLS.
     pub(super) fn read(
         name: &WorkloadKey,
         object: &Value,
@@ -140,7 +140,7 @@ impl PeerAuthentication {
 const SPEC_FIELDS: [&str; 3] = ["selector", "mtls", "portLevelMtls"];
 const MTLS_FIELDS: [&str; 1] = ["mode"];
 
-/// Returns whether an unknown field of the spec, or of one of its modes, may restrict access.
+/// Returns whether an unknown field of the spec, or of any mode in it, may restrict access.
 fn has_restricting_field(spec: &Value) -> bool {
     let unknown = |fields: Option<&Value>, known: &[&str]| {
         let mut fields = fields.and_then(Value::as_object).into_iter().flatten();
@@ -200,7 +200,7 @@ impl PortMode {
     }
 
     /// Returns the mode during a transition from `old` that ends at `ends`. The port accepts both
-    /// if exactly one of the two modes accepts no mTLS.
+    /// if only the old or only the new mode accepts mTLS.
     fn coming_from(&self, old: PeerMode, ends: TimePoint) -> Self {
         let to = self.target();
         if (old == PeerMode::Disable) == (to == PeerMode::Disable) || to == PeerMode::Permissive {

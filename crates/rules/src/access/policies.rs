@@ -81,7 +81,7 @@ pub struct ReplacedPeer {
 /// The access policies of one workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkloadAccess<'a> {
-    /// mTLS modes of its ports.
+    /// mTLS modes by port.
     pub modes: PeerModes,
     /// AuthorizationPolicies that select the workload, sorted by age, name and namespace.
     pub policies: Vec<&'a Arc<AuthorizationPolicy>>,
@@ -120,9 +120,9 @@ impl AccessPolicies {
         }
     }
 
-    /// Returns the mTLS modes of a workload, which are the same for all clients. The policy of its
-    /// namespace overrides that of the mesh, and a policy that selects its labels overrides both.
-    /// If several policies of one level exist, the oldest applies.
+    /// Returns the mTLS modes of a workload. They do not depend on the client. A policy of the
+    /// namespace overrides the policy of the mesh, and a policy that selects the labels overrides
+    /// both. If several policies of one level exist, the oldest applies.
     pub fn modes(&self, subject: AccessSubject<'_>) -> PeerModes {
         let mut modes = self.modes_of_all(subject.namespace);
         if *subject.namespace == self.root {
@@ -134,8 +134,8 @@ impl AccessPolicies {
         if subject.is_known {
             return modes;
         }
-        // The labels are unverified claims. They must not remove the workload from any policy of
-        // its namespace.
+        // The labels are unverified claims. They must not remove the workload from any policy in
+        // the namespace.
         self.peers_of(subject.namespace).fold(modes, |modes, policy| modes.tightened(policy))
     }
 
@@ -169,8 +169,8 @@ impl AccessPolicies {
         self.peers_of(&name.namespace).find(|policy| policy.name == *name)
     }
 
-    /// Returns the PeerAuthentication that replaces this one at a workload of its namespace that
-    /// both select by labels; `None` if this one applies.
+    /// Returns the PeerAuthentication that replaces this one at a workload that both select by
+    /// labels; `None` if this one applies.
     pub fn replacing_peer(
         &self,
         name: &WorkloadKey,
@@ -191,7 +191,7 @@ impl AccessPolicies {
         Some(ReplacedPeer { by: applied.name.clone(), is_more_open })
     }
 
-    /// Returns the mTLS modes that servers accept now, including those of transitions in progress.
+    /// Returns the mTLS modes that servers accept now, including transitions in progress.
     pub(super) fn served_modes(&self, subject: AccessSubject<'_>) -> PeerModes {
         let begun = self.moves.iter();
         begun.fold(self.modes(subject), |modes, one| {
@@ -199,8 +199,8 @@ impl AccessPolicies {
         })
     }
 
-    /// Iterates over the policies that may select workloads of a namespace: those of the root
-    /// namespace and its own.
+    /// Iterates over the policies that may select workloads of a namespace: in the root namespace
+    /// and in the namespace itself.
     fn held_for(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<NamespacePolicies>> {
         let own = self.namespaces.get(namespace).filter(|_| *namespace != self.root);
         self.namespaces.get(&self.root).into_iter().chain(own)

@@ -364,7 +364,7 @@ impl RuleFields<'_, '_> {
     fn header_name(&mut self, field: &str) -> Option<String> {
         let name = self.text(field)?;
         if !is_header_name(&name) {
-            // Envoy rejects the whole listener for such a name.
+            // Envoy rejects the whole listener for an invalid name.
             self.fault(field, "is not a valid header name");
             return None;
         }

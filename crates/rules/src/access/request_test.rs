@@ -47,7 +47,7 @@ pub enum RequestTest {
 pub struct ClaimTest {
     /// Path to the claim.
     pub path: Box<[Box<str>]>,
-    /// Required value of the claim, or of one of its elements.
+    /// Required value of the claim, or of an element if it is a list.
     pub value: Box<str>,
 }
 

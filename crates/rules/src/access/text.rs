@@ -120,7 +120,7 @@ pub enum TextPart<'a> {
 }
 
 /// Maximum length in characters of a text whose complement is computed. The complement has one
-/// pattern for each character; the longest is still one that Envoy accepts by default.
+/// pattern for each character; even the longest is within Envoy's default limit.
 const DIFFERING_MAX: usize = 48;
 
 impl<'a> TextForm<'a> {

@@ -57,7 +57,7 @@ impl ModeMove {
 }
 
 impl AccessPolicies {
-    /// Iterates over the transitions that only one of two versions contains.
+    /// Iterates over the transitions that exactly one version contains.
     pub(super) fn moves_apart<'a>(
         &'a self,
         before: &'a Self,
@@ -96,7 +96,7 @@ impl AccessPolicies {
         before.filter(|mode| *mode != PeerMode::Permissive).unwrap_or(now) == PeerMode::Disable
     }
 
-    /// Returns whether a port of a workload accepts mTLS now, independent of what its clients use.
+    /// Returns whether a port of a workload accepts mTLS now, whatever its clients use.
     pub fn take_mtls(&self, subject: AccessSubject<'_>, port: u16) -> bool {
         self.served_modes(subject).of_port(port).mode != PeerMode::Disable
     }

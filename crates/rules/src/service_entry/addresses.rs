@@ -2,7 +2,7 @@
 //! distinguished by address.
 //!
 //! Each host receives one address per family, from 240.240.0.0/16 and 2001:2::/48, which are unused
-//! ranges. The hash of its namespace and name selects the address, or the next free one. Older
+//! ranges. A hash of the namespace and the name selects the address, or the next free one. Older
 //! hosts choose first, so that a host keeps its addresses after restarts, in all replicas, and when
 //! hosts are added. If another control plane has written such addresses into the status of an
 //! entry, they are used, because clients may have resolved the host to them already.
@@ -21,9 +21,9 @@ const BASE_IPV6: u128 = u128::from_be_bytes([0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0,
 /// The addresses that a definition of a host has or needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddressRequest {
-    /// Sort key: older definitions are served first, those of the same age by name.
+    /// Sort key: older definitions are served first, definitions of the same age by name.
     pub(super) age: Age,
-    /// Addresses in the spec of its entries.
+    /// Addresses in the specs of the entries.
     pub(super) named: Vec<IpAddr>,
     /// Whether the definition has no addresses, requests automatic ones and can use them.
     pub(super) is_open: bool,
@@ -154,7 +154,7 @@ impl Allocation {
 }
 
 /// Returns whether an address is in the ranges for automatic addresses. A client of a proxy knows
-/// such an address only if a resolver returns it for the host.
+/// the address only if a resolver returns it for the host.
 pub fn is_given(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(ipv4) => ipv4.to_bits() & !0xffff == BASE,

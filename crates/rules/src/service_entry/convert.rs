@@ -61,8 +61,8 @@ impl PartFaults {
         self.0.push(PartFault { fault, effect });
     }
 
-    /// Returns the parts that can be read. If there are none, the first fault is an error of the
-    /// whole object.
+    /// Returns the parts that can be read. If all parts are invalid, the first fault is an error of
+    /// the whole object.
     fn keep<T>(
         &mut self,
         parts: impl Iterator<Item = Result<T, Fault>>,
@@ -147,7 +147,7 @@ pub(super) enum EntryAddress {
     Name(Arc<str>),
     /// Path of a Unix socket on the host of the client.
     Socket(Arc<str>),
-    /// No address: the workload is reached through the gateways of its network.
+    /// No address: the workload is reached through the gateways of the network.
     Network,
 }
 
@@ -479,8 +479,8 @@ fn addresses(texts: &[String], faults: &mut PartFaults) -> (Vec<IpAddr>, Vec<IpN
             fault("neither an IP address nor a CIDR range");
             continue;
         };
-        // No service has such an address, and a listener for it would capture the connections of
-        // all services.
+        // No service has this address, and a listener for it would capture the connections of all
+        // services.
         let is_no_hosts = special(range.addr()).is_some_and(|special| special.is_no_hosts());
         if is_no_hosts || range.prefix_len() == 0 {
             fault("not a valid address of a service");

@@ -1,9 +1,8 @@
 //! Index of all service entries, which merges the ports, addresses and endpoints of each host.
 //!
 //! Entries are merged by age, then by name, so that all replicas have the same result. A host
-//! belongs to the namespace of its first entry. Entries of other namespaces cannot extend it,
-//! because otherwise any user who may write one object could capture part of another namespace's
-//! traffic.
+//! belongs to the namespace of the first entry. Entries of other namespaces cannot extend it.
+//! Otherwise any user who may write one object could capture part of another namespace's traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -79,7 +78,7 @@ pub struct EntryIndex {
     wanted: BTreeMap<Hostname, Vec<PodsWanted>>,
     /// Problems of single objects.
     faulty: BTreeMap<(EntryKind, WorkloadKey), Vec<EntryProblem>>,
-    /// All problems: those of single objects, and conflicts between entries.
+    /// All problems of single objects, and all conflicts between entries.
     problems: Vec<EntryProblem>,
     selections: Arc<Selections>,
     heard: bool,
@@ -532,7 +531,7 @@ impl EntryIndex {
         entry.endpoints.iter().chain(selected).collect()
     }
 
-    /// Returns the endpoints of an entry, for each of its ports.
+    /// Returns the endpoints of an entry, for each port.
     fn endpoints(
         &self,
         entry: &ServiceEntry,
@@ -592,8 +591,8 @@ fn kind_of(key: &ObjectKey) -> Option<(EntryKind, WorkloadKey)> {
     Some((kind, WorkloadKey::new(&*key.namespace, Arc::clone(&key.name))))
 }
 
-/// Returns the entry whose namespace owns a host: the oldest one that other namespaces can see, or
-/// else the oldest. `entries` are sorted by age.
+/// Returns the entry whose namespace owns a host: the oldest entry that other namespaces can see,
+/// or else the oldest. `entries` are sorted by age.
 fn holder<'a>(entries: &[(&'a ServiceEntry, usize)]) -> Option<&'a ServiceEntry> {
     let holder = entries.iter().find(|(entry, _)| !is_private(entry)).or(entries.first());
     holder.map(|(entry, _)| *entry)

@@ -1,7 +1,7 @@
 //! Selections between entries and clusters: pods that ServiceEntries select, and WorkloadEntries
 //! that Kubernetes Services select.
 //!
-//! Pure: computes endpoints from selectors and workloads. A pod stays a part of its cluster: its
+//! Pure: computes endpoints from selectors and workloads. A pod belongs to one cluster: its
 //! endpoints are in a shard of that cluster. Two pods with the same name in two clusters are
 //! therefore separate, and a removed cluster takes its endpoints along. An entry selects only in
 //! its own namespace, and so does a Service.
@@ -33,7 +33,7 @@ pub struct Selections {
     pub(super) by_address: BTreeMap<(Namespace, IpAddr), Vec<WorkloadKey>>,
 }
 
-/// The pods that an entry selects for one of its hosts.
+/// The pods that an entry selects for a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodsWanted {
     /// Internal name of the host's definition.
@@ -304,7 +304,7 @@ fn port_of_service(workload: &EntryEndpoint, port: &Port) -> Option<u16> {
 }
 
 impl EntryEndpoint {
-    /// Returns the address of its endpoints; `None` for a DNS name or a socket.
+    /// Returns the address for endpoints; `None` for a DNS name or a socket.
     fn sent_address(&self) -> Option<IpAddr> {
         match self.address {
             EntryAddress::Ip(address) => Some(address),

@@ -1,4 +1,4 @@
-//! The last valid version of an entry object, and the faults of its current version.
+//! The last valid version of an entry object, and the faults of the current version.
 
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ impl<T> LastReadEntry<T> {
         Some(good)
     }
 
-    /// Iterates over the problems of the object and of its parts.
+    /// Iterates over the problems of the object, including partial ones.
     pub(super) fn problems(
         &self,
         kind: &'static str,

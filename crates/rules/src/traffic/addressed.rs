@@ -2,9 +2,8 @@
 //! GEP-1324: the frontend of a Service is its name and its cluster IP).
 //!
 //! A route attached to a Service applies to requests to its addresses, whatever their host header
-//! is. Requests to another Service must not match such a route because of their host header.
-//! Therefore all Services of a namespace are distinguished by address as soon as a route is
-//! attached to one of them.
+//! is. Requests to another Service must not match the route because of their host header. Therefore
+//! all Services of a namespace are distinguished by address as soon as any of them has a route.
 
 use std::collections::BTreeSet;
 

@@ -36,8 +36,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Returns whether proxies of this namespace may differ from those of a namespace that no rule
-    /// mentions and that contains no rules.
+    /// Returns whether the configuration of proxies may depend on this namespace: a rule mentions
+    /// it, or it contains rules.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         self.destination_rules.concerns(namespace)
             || self.virtual_services.concerns(namespace)

@@ -53,7 +53,7 @@ pub struct Subset {
 
 /// Maximum number of subsets of a rule. Each adds an upstream cluster for each port.
 const SUBSETS_MAX: usize = 4096;
-/// Maximum number of subsets of a rule for a wildcard. Each of its services has all of them.
+/// Maximum number of subsets of a rule for a wildcard. All matching services have all of them.
 const SUBSETS_OF_MANY_MAX: usize = 256;
 
 /// Label that Istio's control plane adds to every endpoint.
@@ -211,9 +211,9 @@ impl DestinationRule {
         &self.meta().namespace
     }
 
-    /// Returns whether the rule applies to all clients of its host, in all namespaces. This is the
-    /// case for public rules in the service's own namespace, and for those in the root namespace if
-    /// no other namespace has a rule.
+    /// Returns whether the rule applies to all clients of the host, in all namespaces. This is the
+    /// case for public rules in the service's own namespace, and for public rules in the root
+    /// namespace, which apply if no other namespace has a rule.
     fn is_general(&self, domain: &str, root_namespace: &Namespace) -> bool {
         let of_own_service = || {
             let suffix = format!(".{}.svc.{domain}", self.namespace());
@@ -544,15 +544,14 @@ impl RulesForHost {
 
     /// Returns the rule that applies to a client of a service in the namespace `owner`. The
     /// client's own namespace takes precedence over the service's namespace, and both over the root
-    /// namespace. Within a namespace, the rule with the most specific host applies, among those
-    /// that are exported to the client and select it. Rules of several namespaces are never
-    /// combined.
+    /// namespace. Within a namespace, the rule with the most specific host applies, if it is
+    /// exported to the client and selects it. Rules of several namespaces are never combined.
     pub fn rule(&self, client: RuleClient<'_>, owner: &Namespace) -> Option<&Arc<DestinationRule>> {
         let root = &self.root_namespace;
         let own = || {
             let is_own = |rule: &DestinationRule| {
                 // Public rules of the root namespace are the default for all clients, including
-                // those in the root namespace.
+                // clients in the root namespace.
                 client.namespace != root || rule.export_to != ExportTo::Public
             };
             self.first_in(client.namespace, |rule| is_own(rule) && sees(rule, client))
@@ -594,7 +593,7 @@ pub(super) struct DestinationRuleObjects {
     joined: BTreeMap<HostPattern, HostRules>,
 }
 
-/// Returns the sort key of an object among those of one host.
+/// Returns the sort key of an object among the objects of a host.
 fn rank(rule: &DestinationRule) -> (&Namespace, bool, &ObjectMeta) {
     (rule.namespace(), rule.selector.is_none(), rule.meta())
 }
@@ -623,7 +622,7 @@ impl DestinationRuleObjects {
         self.put(rule, None, from);
     }
 
-    /// Replaces or removes the object with the same sort key. Merges the objects of its host and
+    /// Replaces or removes the object with the same sort key. Merges all objects of the host and
     /// namespace again, and activates the result.
     fn put(
         &mut self,

@@ -1,5 +1,5 @@
 //! Traffic configuration for the proxies of a cluster that defines traffic objects for its own
-//! proxies: the objects of the shared store and those of the cluster
+//! proxies: the objects of the shared store and of the cluster
 //! (docs/decisions/0054-traffic-objects-of-members.md).
 //!
 //! Pure. It is an index like that of the mesh, with the objects of both. Objects that the shared
@@ -26,7 +26,7 @@ pub struct EditionIndex {
 }
 
 impl EditionIndex {
-    /// Creates an index with the objects of `shared` and those of a cluster in `own`.
+    /// Creates an index with the objects of `shared` and the objects of a cluster in `own`.
     pub fn new(cluster: ClusterId, shared: &TrafficIndex, own: &Collection) -> Self {
         let mut index = shared.replica_for(&cluster);
         index.take_beside(shared, [&Collection::default(), own], &cluster);

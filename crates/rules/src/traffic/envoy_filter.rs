@@ -3,8 +3,7 @@
 //! docs/reference/traffic.md, "EnvoyFilter").
 //!
 //! Patches are applied one by one, and only if Envoy cannot reject them: a rejected patch would
-//! take down the whole listener of its proxies. An unsupported patch is reported with the
-//! alternative.
+//! take down the whole listener of a proxy. An unsupported patch is reported with the alternative.
 
 mod added;
 mod filters;
@@ -33,8 +32,8 @@ use strait_model::{Namespace, Proxy, ProxyType};
 pub struct EnvoyFilter {
     /// Name, namespace and age of the object.
     pub meta: ObjectMeta,
-    /// Selector of the proxies that it applies to; `None` for all proxies of its namespace, or of
-    /// all namespaces if it is in the root namespace.
+    /// Selector of the proxies that it applies to; `None` for all proxies of the namespace, or of
+    /// the mesh if the object is in the root namespace.
     pub selector: Option<RuleSelector>,
     /// Priority. Objects with a lower value are applied first.
     priority: i32,
@@ -410,8 +409,8 @@ impl EnvoyFilters {
         self.objects.all_same_in(&before.objects, namespace)
     }
 
-    /// Returns the objects that apply to a proxy. They are sorted by priority, then those of the
-    /// root namespace first, then the oldest first.
+    /// Returns the objects that apply to a proxy. They are sorted by priority. Among equal
+    /// priorities, objects of the root namespace come first, then older objects.
     pub fn of_proxy(&self, namespace: &Namespace, selection: &Selection) -> Vec<&Arc<EnvoyFilter>> {
         let root = self.objects.root_namespace();
         let of_root = self.objects.of(root).iter().map(|one| (false, one));

@@ -106,7 +106,7 @@ pub struct ServerTls {
     /// Accepted names in client certificates. Empty accepts any name.
     pub names: Box<[Arc<str>]>,
     /// Accepted SHA-256 hashes of client keys, in Base64. Empty accepts any key. If `hashes` is set
-    /// too, one of both lists must match.
+    /// too, a match in either list suffices.
     pub spki: Box<[Arc<str>]>,
     /// Accepted SHA-256 hashes of client certificates, in hexadecimal: see [`Self::spki`].
     pub hashes: Box<[Arc<str>]>,
@@ -157,7 +157,7 @@ impl Gateway {
         }
     }
 
-    /// Returns the path of one of its servers in that object.
+    /// Returns the path of a server in that object.
     pub fn path_of(&self, server: &GatewayServer) -> String {
         match (&self.ingress, server.place.checked_sub(1)) {
             (None, _) => format!("spec.servers[{}]", server.place),

@@ -228,7 +228,7 @@ impl GatewayRoute {
             reasons: &mut reasons,
         };
         let mut connections = Vec::new();
-        // Without a server name, such a rule matches no connection.
+        // Without a server name, a TLS rule matches no connection.
         let rules = raw.rules.into_iter().filter(|_| !is_of_tls || !server_names.is_empty());
         for (at, raw) in rules.enumerate() {
             let path = format!("spec.rules[{at}]");

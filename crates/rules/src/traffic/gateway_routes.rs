@@ -4,8 +4,8 @@
 //! clients in that namespace and replace the others for them. Routes of one kind and namespace are
 //! merged: the most specific match takes precedence, then the oldest route. If a port has
 //! HTTPRoutes and GRPCRoutes, only the GRPCRoutes apply; TCPRoutes and TLSRoutes are for ports with
-//! other protocols. The result is equivalent to a VirtualService with the age of its oldest route.
-//! If a host has both, the older one applies to the whole host.
+//! other protocols. The result is equivalent to a VirtualService that is as old as the oldest
+//! route. If a host has both, the older one applies to the whole host.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -156,8 +156,7 @@ impl Gateways {
         serving.filter(|(_, ports)| !ports.is_empty())
     }
 
-    /// Returns the hosts of a VirtualService that none of its serving Gateways has, each with its
-    /// index.
+    /// Returns the hosts of a VirtualService that no serving Gateway has, each with the index.
     pub fn unserved_hosts(&self, service: &VirtualService) -> Vec<Reason> {
         let mut served = BTreeSet::new();
         let mut is_served = false;

@@ -122,8 +122,8 @@ impl HostPattern {
         self.contains(other) || other.contains(self)
     }
 
-    /// Returns the pattern for the hosts that match both. For overlapping patterns, this is one of
-    /// the two.
+    /// Returns the pattern for the hosts that match both. If the patterns overlap, the result is
+    /// the narrower pattern.
     pub fn narrower<'a>(&'a self, other: &'a Self) -> Option<&'a Self> {
         match (self.contains(other), other.contains(self)) {
             (true, _) => Some(other),
@@ -167,7 +167,7 @@ pub struct HostSet<'a> {
 }
 
 impl<'a> HostSet<'a> {
-    /// Returns whether one of the patterns contains `host`.
+    /// Returns whether any of the patterns contains `host`.
     pub fn has_wider(&self, host: &HostPattern) -> bool {
         let text = host.reversed();
         let is_end = |length: &usize| match length.checked_sub(1) {

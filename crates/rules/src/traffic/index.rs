@@ -298,8 +298,8 @@ impl TrafficIndex {
         })
     }
 
-    /// Replaces all objects by those of another index with the same settings. Its parsed objects
-    /// are reused.
+    /// Replaces all objects by the objects of another index with the same settings. Its parsed
+    /// objects are reused.
     pub fn follow(&mut self, objects: &Collection, reports: &TrafficReports) {
         let before = std::mem::replace(&mut self.objects, objects.clone());
         let mut changes = TrafficChanges::default();
@@ -321,8 +321,8 @@ impl TrafficIndex {
         self.heard = true;
     }
 
-    /// Replaces all objects by those of `others` and of a cluster, `own`. Only the latter are
-    /// parsed; `own_before` are those of the previous call. Returns `None` if nothing changes.
+    /// Replaces all objects by the objects of `others` and of a cluster, `own`. Only the latter are
+    /// parsed; `own_before` is its value in the previous call. Returns `None` if nothing changes.
     pub(super) fn take_beside(
         &mut self,
         others: &Self,
@@ -486,8 +486,8 @@ impl TrafficIndex {
         Some(TrafficUpdate { traffic, changes, causes: Causes::default() })
     }
 
-    /// Returns the parts that may differ if `anew` becomes active: everything that either of the
-    /// two mentions.
+    /// Returns the parts that may differ if the second index becomes active: everything that either
+    /// index mentions.
     pub(super) fn changes_to(&self, anew: &Self) -> TrafficChanges {
         let mut changes =
             TrafficChanges { selectors: true, gateways: true, ..TrafficChanges::default() };

@@ -217,7 +217,7 @@ impl Ingress {
         }
     }
 
-    /// Iterates over the hosts of its rules, in order, possibly with duplicates.
+    /// Iterates over the hosts of all rules, in order, possibly with duplicates.
     pub fn hosts(&self) -> impl Iterator<Item = &HostPattern> {
         self.rules.iter().map(|rule| &rule.host)
     }

@@ -155,7 +155,7 @@ impl IngressObjects {
         (before != now).then_some((before, now))
     }
 
-    /// Merges the rules of all Ingresses for a host; `None` if there are none.
+    /// Merges the rules of all Ingresses for a host; `None` without any Ingress.
     fn joined(&self, host: &HostPattern) -> Option<VirtualService> {
         let naming = self.by_host.get(host)?;
         let oldest = naming.first()?;
@@ -221,8 +221,8 @@ fn routers(settings: &KindSettings) -> Option<RuleSelector> {
     selection::selector(&label.into())
 }
 
-/// Returns the Gateway for an Ingress. Its name is the same as in Istio, because EnvoyFilters of
-/// users may match it.
+/// Returns the Gateway for an Ingress. The name equals that in Istio, because EnvoyFilters of users
+/// may match it.
 fn gateway_of(ingress: &Ingress, settings: &KindSettings) -> Gateway {
     let ObjectMeta { created, name, namespace } = &ingress.meta;
     let meta = ObjectMeta {

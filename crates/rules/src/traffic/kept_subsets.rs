@@ -2,7 +2,7 @@
 //! more, or not yet.
 //!
 //! If a subset is removed before the route to it, or shortly after, requests fail: a proxy responds
-//! with 503 if the upstream cluster of a route does not exist. Such a subset therefore stays active
+//! with 503 if the upstream cluster of a route does not exist. Therefore the subset stays active
 //! until no rule routes to it, for at most [`KEPT_FOR`]. After the last such rule, it stays for
 //! another [`LEFT_FOR`]: proxies and gateways of other networks update at different times, and
 //! requests in flight may be retried (docs/reference/traffic.md, "Subsets"). A deleted rule with a
@@ -38,9 +38,9 @@ type SubsetKey = (Arc<str>, Hostname);
 /// Subsets with new routes that proxies do not have yet.
 #[derive(Debug, Default)]
 pub struct MissedSubsets {
-    /// Whether no rule defines one of the subsets.
+    /// Whether any of the subsets is not defined by any rule.
     pub is_unknown: bool,
-    /// Whether one of the subsets waits for the next version.
+    /// Whether any of the subsets waits for the next version.
     pub is_unpublished: bool,
     /// Subsets of rules that are not active yet.
     ahead: Vec<RuleSubset>,
@@ -51,7 +51,7 @@ pub struct MissedSubsets {
 pub struct KeptSubsets {
     given: Arc<Traffic>,
     kept: Vec<KeptSubset>,
-    /// Early subsets: those of rules that are not active yet.
+    /// Early subsets, whose rules are not active yet.
     ahead: Vec<RuleSubset>,
     /// Subsets that no published version contains yet.
     unpublished: Vec<RuleSubset>,
@@ -69,7 +69,7 @@ struct RuleSubset {
 
 #[derive(Debug, Clone)]
 struct KeptSubset {
-    /// The subset, with the last version of its rule that contained it.
+    /// The subset, with the last version of the rule that contained it.
     subset: RuleSubset,
     /// Whether a rule routes to it.
     is_led_to: bool,
@@ -146,7 +146,7 @@ impl KeptSubsets {
         })
     }
 
-    /// Returns the time at which the next subset expires; `None` if there is none.
+    /// Returns the time at which the next subset expires; `None` without any subset.
     pub fn due(&self) -> Option<Instant> {
         let kept = self.kept.iter().map(|one| one.until);
         kept.chain(self.left.values().copied()).flatten().min()
@@ -229,7 +229,7 @@ impl RuleSubset {
         rule.subsets.keys().map(of).filter(|one| !one.is_of(others))
     }
 
-    /// Returns whether one of these rules has the subset for the same clients. All must have the
+    /// Returns whether any of these rules has the subset for the same clients. All must have the
     /// same host.
     fn is_of(&self, rules: &[Arc<DestinationRule>]) -> bool {
         let has = |one: &Arc<DestinationRule>| one.subsets.contains_key(&self.name);

@@ -72,8 +72,8 @@ impl Reason {
     }
 
     /// Returns whether the object contains an error: proxies would reject a part of it, or answer
-    /// requests with 500. The API server should not store such an object, and its last valid
-    /// version stays active.
+    /// requests with 500. The API server should reject the object, and its last valid version stays
+    /// active.
     pub fn is_fault(&self) -> bool {
         const FAULTS: [&Code; 4] = [
             &codes::ROUTE_REFUSED,

@@ -206,9 +206,9 @@ pub type ResolvedPolicy = PolicyGroups;
 /// Returns the policy for a port of a service, overridden by that of a subset. This is the only
 /// function that combines policies.
 ///
-/// Settings of the rule for the port replace those for all ports. Groups of the subset then replace
-/// these, each as a whole. Finally, settings of the subset for the port replace four groups: load
-/// balancer, connection pool, outlier detection and TLS.
+/// Settings of the rule for the port replace the settings for all ports. Groups of the subset then
+/// replace these, each as a whole. Finally, settings of the subset for the port replace four
+/// groups: load balancer, connection pool, outlier detection and TLS.
 pub fn resolve(
     policy: Option<&TrafficPolicy>,
     subset: Option<&TrafficPolicy>,

@@ -11,8 +11,9 @@ use strait_model::{Labels, Namespace, ObjectKey};
 
 const KIND: &str = "ProxyConfig";
 
-/// Returns the objects that apply to a pod, the most specific first: one that selects the pod, one
-/// of its namespace, and one of the root namespace. On each level, the oldest applies.
+/// Returns the objects that apply to a pod, the most specific first: an object that selects the
+/// pod, then one for its whole namespace, then one in the root namespace. On each level, the oldest
+/// applies.
 pub fn of_pod<'a>(
     reports: &'a TrafficReports,
     root: &Namespace,

@@ -12,7 +12,7 @@ use strait_model::Proxy;
 /// Maximum size in bytes of a compiled version expression.
 const PROGRAM_BYTES_MAX: usize = 64 << 10;
 
-/// Conditions on a proxy, all of which must hold.
+/// Conditions on a proxy. All must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProxyMatch {
     /// Regular expression that matches a part of the version of the Istio agent. It never matches a
@@ -67,7 +67,7 @@ impl ProxyField {
 }
 
 impl ProxyMatch {
-    /// Parses the conditions on proxies; `None` if there are none.
+    /// Parses the conditions on proxies; `None` without any condition.
     ///
     /// # Errors
     /// The path of the invalid field, below the value, and the problem.

@@ -12,8 +12,8 @@ use strait_model::mesh_config::RetryRule;
 
 /// Method of every call.
 const METHOD: &str = "POST";
-/// Headers that a transport adds or removes without the library. C core compares one of them,
-/// grpc-go does not.
+/// Headers that a transport adds or removes without the library. C core compares one header of this
+/// list, grpc-go does not.
 const UNSEEN_HEADERS: [&str; 7] = [
     "connection",
     "content-length",
@@ -131,7 +131,7 @@ pub fn passed_over(rule: &HttpRule) -> Vec<String> {
     all
 }
 
-/// Returns the retry conditions that libraries support, in the same form; empty if there are none.
+/// Returns the retry conditions that libraries support, in the same form; possibly empty.
 pub fn retried_on(conditions: &str) -> String {
     let words = conditions.split(',').map(str::trim);
     words.filter(|word| RETRIED_CODES.contains(word)).collect::<Vec<_>>().join(",")

@@ -1,6 +1,6 @@
 //! Common types for routing rules of all kinds of objects: VirtualService, HTTPRoute, Ingress.
 //!
-//! The types cannot represent values that Envoy rejects. A parser leaves such a value out with a
+//! The types cannot represent values that Envoy rejects. A parser leaves the value out with a
 //! reason and marks the rule or the match, so that it responds with 500 ([`RuleTerms::refused`],
 //! [`RequestMatch::refused`]).
 
@@ -130,7 +130,7 @@ impl RouteOrigin {
 /// Location of a rule in an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RulePlace {
-    /// Index among the rules of its object, from 0.
+    /// Index among the rules of the object, from 0.
     pub index: u32,
     /// The object, if it is not the object of the surrounding rules.
     pub of: Option<Arc<RouteOrigin>>,
@@ -140,14 +140,14 @@ pub struct RulePlace {
     pub path: Option<u32>,
 }
 
-/// An HTTP rule: applies to requests that satisfy any of its matches. It dereferences to its terms,
+/// An HTTP rule: applies to requests that satisfy at least one match. It dereferences to its terms,
 /// which are copied when they are shared and change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpRule {
     /// Location of the rule.
     pub place: RulePlace,
     /// Weighted destinations. Destinations with weight 0 are left out, except for a single
-    /// destination, whose weight is ignored. If there is none, requests are answered with 500.
+    /// destination, whose weight is ignored. Without destinations, requests are answered with 500.
     pub destinations: Box<[Destination]>,
     /// The other settings, which thousands of rules may share.
     pub terms: Arc<RuleTerms>,
@@ -156,7 +156,7 @@ pub struct HttpRule {
 /// Settings of an HTTP rule, without its location and destinations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RuleTerms {
-    /// Matches, at least one of which must be satisfied. Empty matches every request.
+    /// Matches. At least one must be satisfied. Empty matches every request.
     pub matches: Box<[RequestMatch]>,
     /// Timeout for the whole request; `None` for no timeout.
     pub timeout: Option<Duration>,
@@ -194,7 +194,7 @@ pub struct RareTerms {
     pub headers: Option<Box<HeaderChanges>>,
 }
 
-/// Conditions on a request and its sender, all of which must hold.
+/// Conditions on a request and its sender. All must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RequestMatch {
     /// Path without the query.
@@ -233,7 +233,7 @@ pub struct RareConditions {
     pub query: Box<[(Arc<str>, TextMatch)]>,
     /// Conditions on the sender.
     pub source: SourceMatch,
-    /// Prefix of its metrics; empty for none.
+    /// Prefix for metrics; empty for none.
     pub stat_prefix: Arc<str>,
 }
 
@@ -241,7 +241,7 @@ pub struct RareConditions {
 /// its parts are empty.
 pub type ClaimPath = Box<[Arc<str>]>;
 
-/// Conditions on a sender, all of which are known when the routes of a proxy are generated.
+/// Conditions on a sender. All are known when the routes of a proxy are generated.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct SourceMatch {
     /// Gateways that requests pass, as `NAMESPACE/NAME` or [`MESH`]. Empty for all gateways of the
@@ -458,9 +458,9 @@ pub struct HeaderEdits {
 pub struct TcpRule {
     /// Location of the rule.
     pub place: RulePlace,
-    /// Matches, at least one of which must be satisfied. Empty matches every connection.
+    /// Matches. At least one must be satisfied. Empty matches every connection.
     pub matches: Box<[ConnectionMatch]>,
-    /// Weighted destinations. If there are none, connections are closed.
+    /// Weighted destinations. If the list is empty, connections are closed.
     pub destinations: Box<[Destination]>,
 }
 
@@ -659,7 +659,7 @@ impl ConnectionMatch {
 }
 
 impl HeaderChanges {
-    /// Returns the boxed changes; `None` if there are none.
+    /// Returns the boxed changes; `None` without any change.
     pub(super) fn boxed(self) -> Option<Box<Self>> {
         (!self.is_empty()).then(|| Box::new(self))
     }

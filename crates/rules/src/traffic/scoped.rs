@@ -16,12 +16,12 @@ use strait_model::Namespace;
 /// An object that applies to the proxies of a namespace.
 pub(super) trait Scoped: PartialEq {
     /// Whether an object with a selector in the root namespace applies to proxies of all
-    /// namespaces. Otherwise it applies only to those of the root namespace.
+    /// namespaces. Otherwise it applies only to proxies in the root namespace.
     const ROOT_SELECTS_ALL: bool = false;
 
     /// Returns the name, namespace and age of the object.
     fn meta(&self) -> &ObjectMeta;
-    /// Returns the selector of the proxies of its namespace; `None` for all proxies.
+    /// Returns the selector for proxies in the object's namespace; `None` for all proxies.
     fn selector(&self) -> Option<&RuleSelector>;
 }
 
@@ -67,7 +67,7 @@ impl<T: Scoped> ScopedObjects<T> {
         &self.root_namespace
     }
 
-    /// Returns whether all objects of a namespace and of the root namespace equal those of an
+    /// Returns whether all objects of a namespace and of the root namespace are unchanged since an
     /// earlier version.
     pub(super) fn all_same_in(&self, before: &Self, namespace: &Namespace) -> bool {
         self.of(namespace) == before.of(namespace)
@@ -80,7 +80,7 @@ impl<T: Scoped> ScopedObjects<T> {
         (!T::ROOT_SELECTS_ALL || namespace != root).then_some(namespace)
     }
 
-    /// Returns the object of a namespace that applies to all of its proxies.
+    /// Returns the object of a namespace that applies to all proxies there.
     pub(super) fn default_of(&self, namespace: &Namespace) -> Option<&Arc<T>> {
         self.of(namespace).iter().find(|one| one.selector().is_none())
     }

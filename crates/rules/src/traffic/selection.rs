@@ -15,7 +15,7 @@ use strait_model::{Labels, Namespace, Proxy};
 /// Labels that a rule requires of a proxy; never empty.
 pub type RuleSelector = Arc<Labels>;
 
-/// Parses the selector of an object; `None` for one that matches everything.
+/// Parses the selector of an object; `None` if it matches everything.
 pub(super) fn selector(raw: &BTreeMap<String, String>) -> Option<RuleSelector> {
     (!raw.is_empty()).then(|| Arc::new(labels(raw)))
 }
@@ -137,8 +137,8 @@ impl Selectors {
 
     /// Returns the selectors that match these labels in a namespace.
     pub fn selection(&self, namespace: &Namespace, labels: &Labels) -> Selection {
-        // There may be thousands of selectors. Only those whose first label is among these labels
-        // are compared.
+        // There may be thousands of selectors. Only selectors whose first label is among these
+        // labels are compared.
         let beginning = |all| labels.iter().flat_map(move |label| beginning_with(all, label));
         let own = self.own.get(namespace).into_iter().flat_map(beginning);
         let all = own.chain(beginning(&self.everywhere));
@@ -192,7 +192,7 @@ fn beginning_with<'a>(
     all: &'a OrdMap<RuleSelector, usize>,
     (key, value): (&'a Arc<str>, &'a Arc<str>),
 ) -> impl Iterator<Item = &'a RuleSelector> {
-    // The selector with only this label sorts before those with more labels.
+    // The selector with only this label sorts before selectors with more labels.
     let alone = Arc::new([(Arc::clone(key), Arc::clone(value))].into_iter().collect());
     let all = (!all.is_empty()).then(|| all.range::<_, RuleSelector>(alone..));
     let selectors = all.into_iter().flatten().map(|(selector, _)| selector);

@@ -25,7 +25,7 @@ pub(super) struct SharedParts {
     gateways: SharedValues<[Arc<str>]>,
     /// Statuses of objects. Most of them are empty.
     pub(super) states: SharedValues<ObjectState>,
-    /// Names other than those of objects.
+    /// Names that are not names of objects.
     texts: SharedValues<str>,
 }
 

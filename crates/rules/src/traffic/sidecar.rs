@@ -317,7 +317,7 @@ impl EgressListener {
         self.imported.iter().any(fits) && !self.excluded.iter().any(fits)
     }
 
-    /// Returns whether it lists exactly the host of such a service.
+    /// Returns whether it lists exactly this host of a service of the namespace `owner`.
     fn names(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
         let is = |one: &HostImport| one.is_of(owner, own) && one.host == *host;
         self.imported.iter().any(is) && self.has(host, owner, own)
@@ -540,9 +540,9 @@ impl Sidecars {
         self.objects.namespaces()
     }
 
-    /// Returns the scope of a proxy. Exactly one Sidecar defines it: one in the proxy's namespace
-    /// with a matching selector, or else one without a selector, or else one of the root namespace
-    /// without a selector. Sidecars are never combined.
+    /// Returns the scope of a proxy. Exactly one Sidecar defines it: a Sidecar in the proxy's
+    /// namespace with a matching selector, or else without a selector, or else a Sidecar in the
+    /// root namespace without a selector. Sidecars are never combined.
     pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {
         let own = self.objects.of(namespace);
         let selected = |sidecar: &&Arc<Sidecar>| {

@@ -41,7 +41,7 @@ pub struct Telemetry {
 struct LoggingRule {
     /// End of the call; `None` for both ends.
     end: Option<CallEnd>,
-    /// Names of log providers. Empty for those of the previous rule, or the defaults.
+    /// Names of log providers. Empty to use the providers of the previous rule, or the defaults.
     providers: Vec<Arc<str>>,
     disabled: bool,
     /// CEL expression that selects requests. If it is absent, the previous one applies.

@@ -290,8 +290,8 @@ impl Reader<'_> {
         let mut names: BTreeSet<Arc<str>> = BTreeSet::new();
         for (at, name) in raw.sni_hosts.iter().enumerate() {
             let path = format!("{path}.sniHosts[{at}]");
-            // Clients send the name unchanged, even if it has a single label. Such a name is
-            // compared with the hosts as written.
+            // Clients send the name unchanged. A name with a single label is compared with the
+            // hosts as written.
             let Ok(parsed) = HostPattern::written(name) else {
                 lost(
                     path,
@@ -414,7 +414,7 @@ fn unreachable(
 
 /// Reports matches without an effect, because an earlier match covers all of their requests: an
 /// equal one, or one with a shorter prefix and the same other conditions. Each match is compared
-/// only with the prefixes of its path.
+/// only with prefixes of the path.
 fn covered(rules: &[HttpRule], delegates: &SortedMap<usize, Delegate>, reasons: &mut Vec<Reason>) {
     // Paths with their locations, by all other conditions.
     let mut earlier: HashMap<RequestMatch, HashMap<Option<PathMatch>, String>> = HashMap::new();

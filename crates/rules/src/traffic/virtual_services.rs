@@ -23,16 +23,15 @@ use strait_base::codes;
 use strait_model::mesh_config::HostSharing;
 use strait_model::{ExportTo, Hostname, Namespace, Port, WorkloadKey};
 
-/// A service and the name of one of its ports. An empty name represents the only port of the
-/// service.
+/// A service and the name of a port. An empty name represents the only port of the service.
 pub type UnnumberedPort = (Hostname, Arc<str>);
 
-/// A VirtualService with the rules of its delegates.
+/// A VirtualService including the rules of all delegates.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RoutedService {
     /// The object.
     pub service: Arc<VirtualService>,
-    /// Rules for requests, including those of delegates.
+    /// Rules for requests, including the rules of delegates.
     pub http: HttpRoutes,
     /// Reasons about its delegates to report to its owner.
     pub reasons: Vec<Reason>,
@@ -193,8 +192,8 @@ impl VirtualServices {
         self.by_host.is_empty()
     }
 
-    /// Returns whether proxies of this namespace have other rules than those of a namespace that no
-    /// object mentions.
+    /// Returns whether the rules of proxies may depend on this namespace, because an object
+    /// mentions it.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         self.special_namespaces.contains_key(namespace) || self.withheld.concerns(namespace)
     }
@@ -273,8 +272,8 @@ impl VirtualServices {
     ///
     /// A host belongs to the first group with an object for proxies of the namespace, and in the
     /// group to the first object with rules for them; later groups then have no effect. Within a
-    /// group, objects that are private to the namespace come first, then those that are exported to
-    /// it by name, then public ones. Among these, the oldest comes first.
+    /// group, objects that are private to the namespace come first, then objects that are exported
+    /// to it by name, then public objects. Among these, the oldest comes first.
     pub fn of_host<'a, 'n>(
         &'a self,
         host: &HostPattern,
@@ -283,7 +282,7 @@ impl VirtualServices {
         let mut patterns = Vec::new();
         if !self.is_empty() {
             patterns.push(host.clone());
-            // Wildcards sort last. Usually there are none.
+            // Wildcards sort last, and are rare.
             if matches!(self.by_host.get_max(), Some((HostPattern::Under(_), _))) {
                 patterns.extend(wider(host));
             }

@@ -16,7 +16,7 @@ pub struct Withheld {
     /// These objects apply only to their own namespace.
     pub over_namespace: BTreeMap<Namespace, usize>,
     /// Namespaces whose objects exceed the total limit of all namespaces at a proxy of another
-    /// namespace. A Sidecar that lists such a namespace still imports its objects.
+    /// namespace. If a Sidecar lists the namespace, the objects are still imported.
     pub over_total: BTreeMap<Namespace, usize>,
     /// The youngest objects of namespaces whose objects exceed the limit even at their own proxies.
     /// They apply to no proxy.

@@ -15,7 +15,7 @@ use super::generator::{ISSUERS, random_mode, random_token_rule};
 use super::oracle::{PORTS, compare, keys_of, random_authorization, random_call_with_tokens};
 use super::*;
 
-/// Breaks an object in one of the ways that users do.
+/// Breaks an object in a way that is typical of users.
 fn broken(random: &mut StdRng, mut object: Value) -> Value {
     match random.random_range(0..6) {
         0 => object["spec"]["action"] = "DENNY".into(),
@@ -43,7 +43,7 @@ fn random_other(random: &mut StdRng, (namespace, name): (&str, &str)) -> Value {
     }
 }
 
-/// Breaks a PeerAuthentication or RequestAuthentication in one of the ways that users do.
+/// Breaks a PeerAuthentication or RequestAuthentication in a way that is typical of users.
 fn broken_other(random: &mut StdRng, mut object: Value) -> Value {
     match random.random_range(0..5) {
         0 => object["spec"]["mtls"] = json!({ "mode": "STRIKT" }),
@@ -91,7 +91,7 @@ impl History {
         }
     }
 
-    /// Restarts the process. The new index remembers what was persisted for invalid objects.
+    /// Restarts the process. The new index remembers the persisted versions of invalid objects.
     fn restart(&mut self) {
         let remembered = self.index.objects_as_remembered();
         self.index = index();

@@ -149,7 +149,7 @@ fn unknown_field_of_a_token_rule_is_ignored_with_a_warning_unless_it_restricts()
         let expected = (false, true, PolicyState::Partly, "STR0820 STR0822".to_owned());
         assert_eq!(with(name, value), expected, "{name}");
     }
-    // An unknown field of the spec restricts each of its rules.
+    // An unknown field of the spec restricts all rules.
     let rule = json!({ "issuer": "a", "jwks": keys() });
     for given in [json!([rule]), json!([])] {
         let spec = json!({ "jwtRules": given, "presence": "REQUIRED" });

@@ -301,7 +301,7 @@ fn changes_within_a_second_are_one_transition() {
     assert_eq!(after.concerned(&during).iter().count(), 50);
 }
 
-/// A held configuration, and one that waits behind it, starts no transition.
+/// Neither a held configuration nor a configuration that waits behind it starts a transition.
 #[test]
 fn unsent_policies_start_no_transition() {
     let mut run = Run::new([whole("shop", "DISABLE")]);

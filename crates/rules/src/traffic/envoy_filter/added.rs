@@ -16,7 +16,7 @@ use strait_proto::{json, rules};
 const TYPE_URL: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 /// Protocol options in `typed_extension_protocol_options`.
 const PROTOCOL: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-/// Name prefixes of Strait's upstream clusters and of those in bootstraps.
+/// Name prefixes of upstream clusters that Strait generates or that bootstraps contain.
 const TAKEN: [&str; 12] = [
     "outbound|",
     "outbound_.",

@@ -82,7 +82,7 @@ struct FilterType {
     name: &'static str,
     /// Supported fields. The requirements of other fields are unknown.
     fields: &'static [&'static str],
-    /// Envoy's checks in addition to the rules of its API.
+    /// Envoy's checks in addition to the API rules.
     check: FieldCheck,
 }
 

@@ -6,7 +6,7 @@
 //! rarely used (`goto`), are rejected. Function bodies run with requests and may do anything (Lua
 //! 5.1 Reference Manual, sections 2 and 8; LuaJIT, "Extensions").
 
-/// Maximum length of a script in bytes. Constants and jumps of such a script are within LuaJIT's
+/// Maximum length of a script in bytes. Within this length, constants and jumps fit into LuaJIT's
 /// number ranges.
 const BYTES_MAX: usize = 32 * 1024;
 /// Maximum nesting depth. LuaJIT's limit is 200 levels, and one level here may be two of LuaJIT.
@@ -52,7 +52,7 @@ enum LuaToken<'a> {
     End,
 }
 
-/// A token and the number of its first line.
+/// A token and the line number of the beginning.
 type PlacedToken<'a> = (LuaToken<'a>, usize);
 
 fn tokens(script: &str) -> Result<Vec<PlacedToken<'_>>, String> {

@@ -74,7 +74,7 @@ impl RawCertificateFiles {
 }
 
 impl RawServerTls {
-    /// Returns all file settings, each with the path of its block.
+    /// Returns all file settings, each with the path of the block.
     pub(super) fn files(&self) -> Vec<(String, RawCertificateFiles)> {
         let own = RawCertificateFiles {
             server_certificate: self.server_certificate.clone(),

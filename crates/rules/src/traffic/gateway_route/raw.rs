@@ -174,7 +174,7 @@ impl RawPathModifier {
         match (&*self.r#type, self.replace_full_path, self.replace_prefix_match) {
             ("" | "ReplaceFullPath", Some(path), _) => RedirectPath::Whole(path),
             ("" | "ReplacePrefixMatch", _, Some(path)) => RedirectPath::Segments(path),
-            // API servers reject such an object.
+            // API servers reject such objects.
             _ => RedirectPath::Kept,
         }
     }

@@ -149,7 +149,7 @@ fn invisible_exact_rule_does_not_hide_a_visible_wildcard() {
     assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/exact"]);
 }
 
-/// Flaw 3: rules in the client's namespace that select other pods hide those of the service's
+/// Flaw 3: rules in the client's namespace that select other pods hide rules in the service's
 /// namespace.
 #[test]
 fn rules_for_other_pods_do_not_hide_rules_of_the_service() {

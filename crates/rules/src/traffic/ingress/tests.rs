@@ -35,7 +35,7 @@ fn path_type_decides_the_match() {
         ("ImplementationSpecific", "", Some(None)),
         ("ImplementationSpecific", "/*", Some(None)),
         ("", "*", Some(None)),
-        // No request has such a path.
+        // No request can have this path.
         ("Prefix", "a", None),
         ("Exact", "/a?b", None),
         ("Exact", "", None),

@@ -13,9 +13,9 @@ use strait_model::tls_files::{PairFiles, RootFiles};
 /// TLS settings of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientTls {
-    /// Plaintext, regardless of what the endpoints accept.
+    /// Plaintext, even if the endpoints accept mTLS.
     Disable,
-    /// The mesh's mTLS, regardless of what the endpoints accept.
+    /// The mesh's mTLS, even if the endpoints do not accept it.
     Mesh(ServerName),
     /// TLS to servers outside of the mesh.
     Foreign(ForeignTls),

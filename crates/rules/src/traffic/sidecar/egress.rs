@@ -11,7 +11,7 @@ use crate::traffic::kind::KindSettings;
 use strait_model::mesh_config::OutboundTrafficPolicy;
 use strait_model::{Hostname, Namespace};
 
-/// Address at which services are reached instead of their own addresses.
+/// Address that replaces the addresses of the services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressAddress {
     /// The address.

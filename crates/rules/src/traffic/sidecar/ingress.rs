@@ -20,7 +20,7 @@ use strait_model::{Interception, Port, Protocol, TargetPort};
 pub struct SidecarIngress {
     /// The port, whose number is also that of the workload.
     pub port: Port,
-    /// Target of its connections.
+    /// Target for connections to the port.
     pub backend: WorkloadBackend,
     /// Address of the listener, if the proxy listens at the port itself.
     pub address: IngressAddress,
@@ -28,7 +28,7 @@ pub struct SidecarIngress {
     pub listens: bool,
     /// TLS that terminates at the proxy, for a port that accepts no mTLS.
     pub tls: Option<Arc<SidecarTls>>,
-    /// Connection limits that replace those of the other ports.
+    /// Connection limits that replace the limits for all ports.
     pub pool: Option<Arc<PoolLimits>>,
     /// Index in the object.
     pub index: usize,
@@ -91,7 +91,7 @@ struct RawSidecarTls {
     subject_alt_names: Vec<String>,
 }
 
-/// Invalid field of a listener and the problem. Such a listener is left out.
+/// Invalid field of a listener and the problem. The listener is left out.
 type IngressFault = (&'static str, String);
 
 /// Parses the listeners of an object. An invalid listener is left out without affecting the others.

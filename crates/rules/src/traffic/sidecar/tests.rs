@@ -307,7 +307,7 @@ fn invalid_ingress_listener_is_left_out_alone() {
         let loopback = "127.0.0.1:8080".parse().expect("an address");
         assert_eq!(ingress[0].backend, WorkloadBackend::Loopback(loopback));
     }
-    // A workload with only invalid listeners does not fall back to the ports of its services.
+    // A workload with only invalid listeners does not use the ports of its services instead.
     let none = json!({ "ingress": [{ "port": { "number": 0 } }] });
     assert_eq!(read("shop", "one", &none).0.ingress, Some(Vec::new()));
 }

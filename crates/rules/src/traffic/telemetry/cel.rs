@@ -348,7 +348,8 @@ struct CelValue<'t, 'a> {
 }
 
 /// Returns the string if the expression is a string literal, possibly in parentheses. Envoy
-/// compiles such a pattern when it parses the expression, and any other pattern for each request.
+/// compiles a literal pattern when it parses the expression, and any other pattern for each
+/// request.
 fn text_alone<'t>(mut tokens: &'t [CelToken<'_>]) -> Option<&'t str> {
     while let [CelToken::Sign("("), within @ .., CelToken::Sign(")")] = tokens {
         tokens = within;

@@ -33,7 +33,7 @@ pub struct TracingChoice {
     pub provider: Arc<str>,
     /// Number of traced requests per million, if the caller has not decided.
     pub sampled_per_million: u32,
-    /// Custom tags of spans, in addition to those that proxies add, by name.
+    /// Custom tags of spans by name, in addition to the tags of proxies.
     pub tags: Arc<[SpanTag]>,
 }
 

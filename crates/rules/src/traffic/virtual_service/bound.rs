@@ -1,6 +1,6 @@
-//! Limits on the size of the routes of one object. The action of a rule is repeated for each of its
-//! matches, rules are repeated in the routes of each host, and the rules of a delegate are repeated
-//! for each delegating rule. Without limits, an object of one megabyte could expand to gigabytes.
+//! Limits on the size of the routes of one object. The action of a rule is repeated for each match,
+//! rules are repeated in the routes of each host, and the rules of a delegate are repeated for each
+//! delegating rule. Without limits, an object of one megabyte could expand to gigabytes.
 
 use serde_json::Value;
 
@@ -37,12 +37,12 @@ impl RuleLength {
         Self { conditions, count, terms }
     }
 
-    /// Returns the size of its routes.
+    /// Returns the size of the rule as routes.
     pub(super) fn routed(&self) -> usize {
         self.conditions.saturating_add(self.terms.saturating_mul(self.count))
     }
 
-    /// Returns the size of the routes of a delegating rule with a rule of its delegate.
+    /// Returns the size of the routes of a delegating rule and a rule of the delegate.
     pub(super) fn joined(&self, its: &Self) -> usize {
         let pairs = self.count.saturating_mul(its.count);
         [

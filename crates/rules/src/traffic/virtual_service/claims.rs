@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::route::ClaimPath;
 
-/// Prefix of names of claims, in any case. No header can have such a name.
+/// Prefix of names of claims, in any case. No header name begins like this.
 const CLAIMS: &str = "@request.auth.claims";
 
 /// Splits conditions into those on claims and those on headers.

@@ -15,9 +15,9 @@ use strait_base::codes;
 use strait_model::Labels;
 
 impl VirtualService {
-    /// Returns its HTTP rules, in which delegating rules are replaced by those of their delegates,
-    /// and the reasons to report to its owner. If a delegate does not exist or is not exported to
-    /// the object's namespace, its rule is removed.
+    /// Returns the HTTP rules and the reasons to report to the owner. Delegating rules are replaced
+    /// by the rules of their delegates. If a delegate does not exist or is not exported to the
+    /// object's namespace, its rule is removed.
     pub fn routes<'a>(
         &self,
         find: impl Fn(&Delegate) -> Option<&'a Self>,
@@ -121,7 +121,7 @@ fn without_partner(root: &HttpRule, its: &HttpRule) -> Vec<usize> {
     all.filter(|(_, its)| is_alone(its)).map(|(at, _)| at).collect()
 }
 
-/// Combines a rule with one of its delegate; `None` if no request can satisfy both.
+/// Combines a rule with a rule of the delegate; `None` if no request can satisfy both.
 fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
     let matches: Vec<RequestMatch> = match (root.matches.is_empty(), its.matches.is_empty()) {
         (true, _) => its.matches.to_vec(),

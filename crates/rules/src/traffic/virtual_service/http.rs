@@ -689,7 +689,7 @@ const QUERY_NAME_MAX: usize = 1 << 10;
 /// rule and its destination share.
 const HEADERS_MAX: usize = 250;
 
-/// Returns whether a header is the host of a request, by either of its names.
+/// Returns whether a header is the host of a request, `:authority` or `host`.
 fn names_host(name: &str) -> bool {
     name == ":authority" || name.eq_ignore_ascii_case("host")
 }

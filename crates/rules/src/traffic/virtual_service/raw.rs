@@ -56,7 +56,7 @@ pub(super) struct RawTextMatch {
 }
 
 impl RawTextMatch {
-    /// Returns whether several values are set, only one of which applies.
+    /// Returns whether several values are set. Only the first applies.
     pub(super) fn is_ambiguous(&self) -> bool {
         let given = [&self.exact, &self.prefix, &self.regex];
         given.iter().filter(|one| one.is_some()).count() > 1

@@ -15,7 +15,7 @@ use strait_model::{ExportTo, Namespace};
 type DifferingHost<'a> = (&'a HostPattern, [Option<&'a Arc<[Arc<RoutedService>]>>; 2]);
 
 impl VirtualServices {
-    /// Returns the hosts whose rules differ from those in `before`.
+    /// Returns the hosts with different rules in `before`.
     pub fn differing_hosts(&self, before: &Self) -> BTreeSet<HostPattern> {
         self.differing(before).map(|(host, _)| host.clone()).collect()
     }
@@ -44,8 +44,8 @@ impl VirtualServices {
         Some(namespaces)
     }
 
-    /// Returns whether only the HTTP rules differ from those in `before`: all objects apply to the
-    /// same proxies and route to the same services.
+    /// Returns whether `before` differs only in HTTP rules: all objects apply to the same proxies
+    /// and route to the same services.
     pub fn differs_in_requests_alone(&self, before: &Self) -> bool {
         let is_same = |(old, new): (&Arc<RoutedService>, &Arc<RoutedService>)| {
             Arc::ptr_eq(old, new) || old.is_same_beside_requests(new)

@@ -100,8 +100,8 @@ impl Reader<'_> {
         self.note(&codes::MATCH_REFUSED, path, &text);
     }
 
-    /// Reports a condition with several values, only one of which applies. API servers reject it,
-    /// but files may contain it.
+    /// Reports a condition with several values. Only the first applies. API servers reject it, but
+    /// files may contain it.
     pub(super) fn note_ambiguous(&mut self, raw: &RawTextMatch, path: &str) {
         if raw.is_ambiguous() {
             let text = "has several of exact, prefix and regex: the first of these applies";
