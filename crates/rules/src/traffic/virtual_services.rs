@@ -192,8 +192,8 @@ impl VirtualServices {
         self.by_host.is_empty()
     }
 
-    /// Returns whether the rules of proxies may depend on this namespace, because an object
-    /// mentions it.
+    /// Returns whether the rules of proxies may depend on this namespace: an object mentions it, or
+    /// its objects are withheld from some proxies.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         self.special_namespaces.contains_key(namespace) || self.withheld.concerns(namespace)
     }
