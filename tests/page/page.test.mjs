@@ -57,7 +57,7 @@ const STATES = [
   { name: "a mesh that is well", world: calm(START), pages: PAGES },
   { name: "a mesh in trouble", world: failure(START), pages: PAGES },
   { name: "an empty mesh", world: empty(), pages: ["#/map", "#/map/cluster/prod-ap", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/7", "#/timeline/rollout", "#/trust"] },
-  { name: "a roll-out that stopped", world: stopped(START), pages: PAGES },
+  { name: "a stopped rollout", world: stopped(START), pages: PAGES },
   { name: "a hundred clusters", world: crowd(START), pages: ["#/map", "#/map/network/region-03", "#/clusters", "#/proxies", "#/services"] },
   // Rules find names that are no names wanting, which is not the page's fault.
   { name: "hostile names", world: hostile(START), pages: HOSTILE_PAGES, rules: () => false },
