@@ -1,5 +1,5 @@
-"""Fails where a value of a chart has no row in its README, or is not in values.yaml; where an alert or the dashboard asks for a
-metric that the server does not have, or a pod for a flag; and where a chart's version is not that of Cargo.toml.
+"""Fails if a value of a chart has no row in its README or is not in values.yaml, if an alert or the dashboard uses a metric
+that the server does not have, if a pod uses an unknown flag, or if a chart's version differs from Cargo.toml.
 
     documented.py CHARTS SOURCES
 """
