@@ -10,7 +10,6 @@ mod sketches;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +26,7 @@ use crate::stamps::{self, Noted, Stamp, StampKind, StampLog};
 use crate::status::ApiError;
 use crate::store::{AtOnce, Store};
 use crate::weight;
-use plan::{Place, Plan, Pod, as_u32, node_name, slice_name};
+use plan::{Place, Plan, Pod, as_u32, gateway, node_name, slice_name};
 use sketches::{Scene, What};
 
 /// The interval of real API servers, so that thousands of idle watches cost as much as theirs.
@@ -710,16 +709,6 @@ fn display(name: &Name) -> String {
 /// Returns the endpoints of slice number `slice`.
 fn in_slice(places: &[Place], slice: usize) -> &[Place] {
     places.chunks(SLICE_ENDPOINTS_MAX).nth(slice).unwrap_or_default()
-}
-
-/// Returns the Service of a cluster's east-west gateway.
-fn gateway(plan: &Plan, cluster: usize) -> Value {
-    let options = &plan.options;
-    let cluster_ip = plan.cluster_ip(cluster, options.services);
-    // 198.18.0.0/15 is reserved for benchmarks, so nothing else uses it.
-    let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
-    let (namespace, network) = (&options.system_namespace, plan.network(cluster));
-    objects::gateway_service(namespace, &network, &cluster_ip, &external_ip)
 }
 
 /// Writes all objects of one cluster.

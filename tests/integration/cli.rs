@@ -496,7 +496,11 @@ async fn cluster_is_added_rotated_and_removed() {
     let again = ["cluster", "add", "prod-eu", "--name", "twin", "--api-server", &url, "--yes"];
     let output = rig.strait(&again).await;
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("of member prod-eu already"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("already the API server of member prod-eu"),
+        "{}",
+        stderr(&output)
+    );
 
     let output = rig.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
