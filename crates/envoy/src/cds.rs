@@ -677,7 +677,8 @@ fn limited_options(
 ) -> HashMap<String, Any> {
     let limits = policy::http_limits(policy, requests_max);
     let http2 = policy::http2_options(policy);
-    let limits_http2 = protocol.is_http2() && http2 != core::Http2ProtocolOptions::default();
+    let may_be_http2 = protocol.is_http2() || protocol == Protocol::Auto;
+    let limits_http2 = may_be_http2 && http2 != core::Http2ProtocolOptions::default();
     let names = tls::names_by_request(policy);
     let errors = policy::errors(policy);
     // To a port of HTTPS come requests that the proxy puts into TLS.
@@ -717,10 +718,7 @@ fn upstream_http(
     } else if protocol == Protocol::Auto {
         UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
             http_protocol_options: Some(Default::default()),
-            http2_protocol_options: Some(core::Http2ProtocolOptions {
-                allow_connect: true,
-                ..Default::default()
-            }),
+            http2_protocol_options: Some(http2),
             ..Default::default()
         })
     } else {
