@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::traffic::hosts::HostPattern;
 use crate::traffic::kind::KindSettings;
 use strait_model::mesh_config::OutboundTrafficPolicy;
-use strait_model::{Hostname, Namespace};
+use strait_model::{Hostname, Namespace, Protocol};
 
 /// Where services are reached, in place of their own addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,19 @@ pub struct EgressProxy {
     pub subset: Arc<str>,
 }
 
+/// How connections reach a listener. (Istio, `CaptureMode`.)
+#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum CaptureMode {
+    /// As the pod redirects connections: with iptables unless it is injected without.
+    #[default]
+    Default,
+    /// The pod redirects connections.
+    Iptables,
+    /// The proxy listens at the port itself.
+    None,
+}
+
 /// The port of a listener, as it is written.
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -38,6 +51,13 @@ pub(super) struct RawListenerPort {
     pub(super) number: u32,
     pub(super) name: String,
     pub(super) protocol: String,
+}
+
+impl RawListenerPort {
+    /// Returns the protocol that the listener declares; `Auto` if none.
+    pub(super) fn declared(&self) -> Protocol {
+        Protocol::of_port("TCP", Some(&self.protocol), "", 0)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -82,10 +102,10 @@ impl RawEgressProxy {
 /// Where the services of a listener are reached, if not at their own addresses; else the field that is wrong, and how.
 pub(super) fn address(
     bind: &str,
-    capture_mode: Option<&str>,
+    capture_mode: CaptureMode,
     port: Option<u16>,
 ) -> Result<Option<EgressAddress>, (&'static str, String)> {
-    let listens = capture_mode == Some("NONE");
+    let listens = capture_mode == CaptureMode::None;
     if bind.is_empty() && !listens {
         return Ok(None);
     }
