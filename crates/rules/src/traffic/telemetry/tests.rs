@@ -104,6 +104,20 @@ fn entries_of_a_level_name_logs_together_and_each_for_its_own_end() {
             ],
             &both[..1],
         ),
+        // An entry without providers means the default ones, whatever an entry for the other end names.
+        (
+            vec![
+                ("root", spec(vec![entry("envoy", both_ends)])),
+                (
+                    "shop",
+                    spec(vec![
+                        entry("other", "SERVER"),
+                        json!({"match": {"mode": "CLIENT"}, "disabled": true}),
+                    ]),
+                ),
+            ],
+            &[],
+        ),
     ] {
         let found = written(MESH, &objects, "web", CallEnd::Client);
         assert_eq!(found, expected, "{objects:?}");
@@ -122,9 +136,12 @@ fn what_is_not_followed_is_told_and_a_bad_filter_costs_its_entry_alone() {
     assert_eq!(told, [(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics"), (&codes::TRAFFIC_VALUE, bad)]);
     assert_eq!(object.logging.len(), 1);
     let meta = ObjectMeta { created: 0, name: "t".into(), namespace: "shop".into() };
-    let targeted = json!({"spec": {"targetRefs": [{"kind": "Service", "name": "web"}]}});
-    let refused = Telemetry::read(meta, &targeted).expect_err("it is for others than all");
-    assert_eq!(refused.path, "spec.targetRefs");
+    let target = json!({"kind": "Service", "name": "web"});
+    for (field, value) in [("targetRefs", json!([target])), ("targetRef", target)] {
+        let targeted = json!({"spec": {field: value}});
+        let refused = Telemetry::read(meta.clone(), &targeted).expect_err("not for all workloads");
+        assert_eq!(refused.path, format!("spec.{field}"));
+    }
 }
 
 #[test]
