@@ -24,7 +24,7 @@ use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSo
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_rules::traffic::HostPattern;
-use strait_rules::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
+use strait_rules::traffic::gateway::{GatewayServer, ServerProtocol, ServerTls, TlsClients};
 use strait_rules::traffic::gateways::{GatewayPort, PlacedServer};
 use strait_xds::resource::Resource;
 
@@ -44,6 +44,15 @@ pub(super) struct IngressListeners<'a> {
     pub(super) filters: &'a AccessFilters,
 }
 
+/// Returns the prefix of the statistics of requests: the name of the server, or of the first of several in plain text. (Istio,
+/// `Server.name`.)
+fn stat_prefix(server: Option<&GatewayServer>, listener: &str) -> String {
+    match server {
+        Some(server) if !server.name.is_empty() => server.name.to_string(),
+        _ => format!("outbound_{listener}"),
+    }
+}
+
 impl IngressListeners<'_> {
     /// The listener of a port; none where nothing is taken there, since Envoy refuses one without chains.
     pub(super) fn listener(&self, port: &GatewayPort<'_>) -> Option<Resource> {
@@ -54,7 +63,8 @@ impl IngressListeners<'_> {
         let plain = is_beside_tls.then(|| found(PLAIN, &[]));
         if !port.http.is_empty() {
             let grpc_web = port.http.iter().any(|one| one.server.grpc_web);
-            let filter = self.http((&name, port.number), http_route_name(port), grpc_web);
+            let stats = stat_prefix(port.http.first().map(|placed| placed.server), &name);
+            let filter = self.http((stats, port.number), http_route_name(port), grpc_web);
             filter_chains.push(chain("http", plain, filter));
         } else if let Some(placed) = &port.tcp
             && let Some(filter) = self.bytes(placed)
@@ -89,7 +99,8 @@ impl IngressListeners<'_> {
             let name = || https_route_name(port, placed);
             match &placed.server.protocol {
                 ServerProtocol::Https(tls) => {
-                    let filter = self.http((listener, port.number), name(), placed.server.grpc_web);
+                    let stats = stat_prefix(Some(placed.server), listener);
+                    let filter = self.http((stats, port.number), name(), placed.server.grpc_web);
                     let socket = self.socket(tls, &ACCEPTED_ALPN);
                     chains.push(self.ending(placed, name(), socket, filter));
                 }
@@ -175,7 +186,7 @@ impl IngressListeners<'_> {
     /// agent, says that something trusted stands before it.
     fn http(
         &self,
-        (listener, port): (&str, u16),
+        (stat_prefix, port): (String, u16),
         routes: String,
         grpc_web: bool,
     ) -> listener::Filter {
@@ -189,7 +200,7 @@ impl IngressListeners<'_> {
             ForwardedCertificate::AlwaysForwardOnly => ForwardClientCertDetails::AlwaysForwardOnly,
         };
         let manager = Http {
-            stat_prefix: format!("outbound_{listener}"),
+            stat_prefix,
             port: Some(port),
             routes: routes_named(routes),
             grpc_web,

@@ -41,6 +41,8 @@ pub struct Gateway {
 pub struct GatewayServer {
     /// Its place in the object.
     pub place: usize,
+    /// Its name, which prefixes the statistics of its requests; may be empty.
+    pub name: Arc<str>,
     /// The port that clients mean: that of the routers' Service.
     pub port: u16,
     /// The name of the port.
@@ -257,6 +259,7 @@ impl ServerReader<'_> {
         let port_name = raw.port.name;
         Some(GatewayServer {
             place,
+            name: raw.name,
             port,
             port_name,
             bind,
