@@ -86,14 +86,20 @@ pub struct IngressClass {
 }
 
 impl IngressClass {
-    /// Reads an object.
+    /// Reads an object, with what its owner should know.
     ///
     /// # Errors
     /// Why it is refused whole.
-    pub fn read(meta: ObjectMeta, object: &Value) -> Result<Self, Reason> {
-        let (raw, _) = object::body::<RawIngressClass>(object)?;
+    pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
+        let (raw, mut reasons) = object::body::<RawIngressClass>(object)?;
+        if raw.controller != INGRESS_CONTROLLER {
+            reasons.clear();
+        } else if raw.parameters.is_some() {
+            let text = "the mesh has no parameters for a class of Ingresses";
+            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.parameters", text));
+        }
         let is_default = annotation(object, DEFAULT_ANNOTATION) == Some("true");
-        Ok(Self { meta, controller: raw.controller, is_default })
+        Ok((Self { meta, controller: raw.controller, is_default }, reasons))
     }
 }
 
