@@ -66,7 +66,8 @@ fn a_type_name_has_one_meaning() {
 
 #[test]
 fn types_are_called_by_words_of_the_field() {
-    let glossary = std::fs::read_to_string(root().join("docs/glossary.md")).expect("the glossary");
+    let glossary = std::fs::read_to_string(root().join("docs/contributing/glossary.md"))
+        .expect("the glossary");
     let (_, table) = glossary.split_once("## Words that no type has").expect("a table");
     let rows = table.lines().filter(|line| line.starts_with("| ")).skip(1);
     let words = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(','));
@@ -162,8 +163,8 @@ fn charts_and_the_guide_name_the_version_that_this_is() {
             assert!(text.lines().any(|one| one == line), "{}: no {line}", path.display());
         }
     }
-    let guide = std::fs::read_to_string(root().join("docs/guide/install.md")).expect("the guide");
-    assert!(guide.contains(&format!("strait-agent:{version}")), "docs/guide/install.md");
+    let guide = std::fs::read_to_string(root().join("docs/how-to/install.md")).expect("the guide");
+    assert!(guide.contains(&format!("strait-agent:{version}")), "docs/how-to/install.md");
 }
 
 #[test]
@@ -188,7 +189,7 @@ fn pages_name_only_files_that_exist() {
 fn what_recipes_name_is_in_the_files_beside_it() {
     let mut missing = Vec::new();
     let mut looked_for = 0;
-    for page in below(&root().join("docs/recipes"), "md") {
+    for page in below(&root().join("docs/contributing/recipes"), "md") {
         let text = std::fs::read_to_string(&page).expect("a recipe");
         let is_step = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
         let mut steps: Vec<String> = Vec::new();
@@ -268,7 +269,11 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn each_row_of_the_guides_of_traffic_names_a_golden_case_or_a_test() {
-    let guides = ["traffic.md", "gateways.md", "gateway-api.md"];
+    let guides = [
+        "reference/traffic-support.md",
+        "how-to/expose-a-service.md",
+        "reference/gateway-api-support.md",
+    ];
     let cases: Vec<_> = guides.into_iter().flat_map(cases_of).collect();
     assert!(cases.len() > 40, "rows are looked for where none are: {cases:?}");
     let is_test = among_tests();
@@ -281,7 +286,7 @@ fn each_row_of_the_guides_of_traffic_names_a_golden_case_or_a_test() {
 
 #[test]
 fn each_difference_from_istio_names_the_case_or_the_test_that_holds_it() {
-    let cases = cases_of("migrate-from-istio.md");
+    let cases = cases_of("how-to/migrate-from-istio.md");
     assert!(cases.len() > 30, "rows are looked for where none are: {cases:?}");
     let is_test = among_tests();
     let missing: Vec<_> = cases.iter().filter(|case| !is_golden(case) && !is_test(case)).collect();
@@ -290,7 +295,7 @@ fn each_difference_from_istio_names_the_case_or_the_test_that_holds_it() {
 
 #[test]
 fn the_guide_lists_the_examples_that_real_envoys_hold() {
-    let text = std::fs::read_to_string(root().join("docs/guide/migrate-from-istio.md"));
+    let text = std::fs::read_to_string(root().join("docs/how-to/migrate-from-istio.md"));
     let text = text.expect("the guide");
     let rows = text.lines().skip_while(|line| !line.ends_with("| tried by |")).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
@@ -304,13 +309,13 @@ fn the_guide_lists_the_examples_that_real_envoys_hold() {
 #[test]
 fn each_flaw_of_others_names_the_tests_that_hold_it_off() {
     let is_test = among_tests();
-    flaws_are_held_off("access.md", "F", 26, &is_test);
-    flaws_are_held_off("traffic.md", "T", 40, &is_test);
+    flaws_are_held_off("reference/access-support.md", "F", 26, &is_test);
+    flaws_are_held_off("reference/traffic-support.md", "T", 40, &is_test);
 }
 
 /// That a guide has a row for each flaw of a list, which ends with what holds it off.
 fn flaws_are_held_off(guide: &str, letter: &str, count: usize, is_test: impl Fn(&str) -> bool) {
-    let text = std::fs::read_to_string(root().join("docs/guide").join(guide)).expect("the guide");
+    let text = std::fs::read_to_string(root().join("docs").join(guide)).expect("the guide");
     let start = format!("| {letter}-");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with(&start)).collect();
     let numbers = rows.iter().map(|row| row.split(' ').nth(1).unwrap_or_default().to_owned());
@@ -326,7 +331,8 @@ fn flaws_are_held_off(guide: &str, letter: &str, count: usize, is_test: impl Fn(
 
 #[test]
 fn each_vulnerability_of_others_names_the_tests_that_hold_it_off() {
-    let text = std::fs::read_to_string(root().join("docs/guide/access.md")).expect("the guide");
+    let text = std::fs::read_to_string(root().join("docs/reference/access-support.md"))
+        .expect("the guide");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| CVE-")).collect();
     assert!(rows.len() > 10, "rows are looked for where none are: {rows:?}");
     let is_test = among_tests();
@@ -359,7 +365,7 @@ fn among_tests() -> impl Fn(&str) -> bool {
 
 /// The last column of the tables of a guide that say what works by the case that holds it.
 fn cases_of(guide: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(root().join("docs/guide").join(guide)).expect("the guide");
+    let text = std::fs::read_to_string(root().join("docs").join(guide)).expect("the guide");
     // A table of what works ends with the case that holds it; others say something else.
     let mut is_of_cases = false;
     let mut cases = Vec::new();
