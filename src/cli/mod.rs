@@ -129,6 +129,11 @@ enum Command {
     },
 }
 
+/// Returns the tree of all commands, from which the reference page is generated.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads the command line, does what it says, and turns the end into an exit code. Of no generic type, so that
 /// all it calls is compiled here, once, and not again in the program.
 pub fn main(args: std::env::ArgsOs) -> ExitCode {
