@@ -52,7 +52,7 @@ fn files_are_checked_without_a_control_plane() {
     let other = virtual_service("other", "web", "other");
     let (code, told) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
     assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("no file has a service other.shop.svc.cluster.local"), "{told}");
+    assert!(told.contains("no file defines the hosts other.shop.svc.cluster.local"), "{told}");
 
     // An existing service is checked completely.
     let mut port = good.clone();
@@ -111,7 +111,7 @@ async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     let none = server.admin.json("/debug/config?kind=VirtualService&namespace=other").await;
     assert_eq!(none, json!([]));
     setup.take_out("vs");
-    checked(0, "There are no objects").await;
+    checked(0, "The mesh has no configuration objects").await;
 }
 
 #[tokio::test]
@@ -157,9 +157,10 @@ async fn request_is_explained_with_the_deciding_rule() {
         let (code, told) = explained(question).await;
         assert!(code == Some(64) && told.contains(fact), "{question:?}: {code:?}: {told}");
     }
-    for (question, fact) in
-        [(["--method", "G T"], "is no method"), (["--port", "0"], "is no port from 1 to 65535")]
-    {
+    for (question, fact) in [
+        (["--method", "G T"], "is not an HTTP method"),
+        (["--port", "0"], "is not a port from 1 to 65535"),
+    ] {
         let output = server.strait(&[&["explain", "policy", &name][..], &question].concat()).await;
         let told = text(&output);
         assert!(output.status.code() == Some(64) && told.contains(fact), "{question:?}: {told}");

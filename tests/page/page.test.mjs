@@ -158,7 +158,7 @@ test("what is let out to a share stands at the head of the map, on the timeline 
   for (const hash of ["#/timeline", "#/timeline/rollout"]) {
     await turn(page, hash);
     const said = await words(page.locator("main"));
-    for (const fact of ["stopped at 5%: 3 proxies refused it, among them sidecar~10.0.0.9~web-8.shop", "Waiting 2 changes", "strait history release"]) assert.ok(said.includes(fact), `${hash}: ${said}: ${fact}`);
+    for (const fact of ["stopped at 5%: 3 proxies rejected the change, among them sidecar~10.0.0.9~web-8.shop", "Waiting 2 changes", "strait history release"]) assert.ok(said.includes(fact), `${hash}: ${said}: ${fact}`);
   }
   assert.deepEqual(faults, []);
   await context.close();

@@ -106,7 +106,7 @@ function letOut(now) {
 }
 
 /** The same, once as many have refused it as stop it. */
-const REFUSED = "rollout of 9f31c0aa52b7 stopped at 5%: 3 proxies refused it, among them " + `${node(9)}: no such filter`;
+const REFUSED = "rollout of 9f31c0aa52b7 stopped at 5%: 3 proxies rejected the change, among them " + `${node(9)}: no such filter`;
 const stoppedAt = (now) => ({
   held: { configuration: CONFIGURATION.settled, since: at(now, -2 * MINUTE), by: "strait roll-out", reason: REFUSED, withAccess: false, byRollout: true, durable: true, waiting: 2 },
   rollout: {
@@ -251,7 +251,7 @@ export function failures(now) {
       change: (world) => world["/debug/proxies"].splice(2, 1, proxy(now, 3, "web-2.shop", "hub", "us-east", "malformed IP address")) },
     { name: "a mesh config that can't be read", fact: /^Mesh config STR0110/, mark: ".troubles .what", code: "STR0110", mend: "strait check mesh",
       change: (world) => Object.assign(world["/debug/mesh"], { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] }) },
-    { name: "a roll-out that stopped", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies refused it.*2 changes wait/, mark: ".troubles a.bad", code: "STR1091", mend: "strait history release",
+    { name: "a roll-out that stopped", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies rejected the change.*2 changes wait/, mark: ".troubles a.bad", code: "STR1091", mend: "strait history release",
       change: (world) => Object.assign(world, { "/debug/mesh": { problems: [], held: stoppedAt(now).held }, "/debug/rollout": stoppedAt(now).rollout }) },
     { name: "a configuration that is held", fact: /^Configuration STR1070: held for 10m\S* by ann@ops: 5xx; 1 change waits/, mark: ".troubles .what", code: "STR1070", mend: "strait history list",
       change: (world) => Object.assign(world["/debug/mesh"], { held: { ...stoppedAt(now).held, since: ago, by: "ann@ops", reason: "5xx", byRollout: false, waiting: 1 } }) },

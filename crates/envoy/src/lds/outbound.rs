@@ -33,7 +33,7 @@ use crate::encode;
 use crate::rds::proxy_route_name;
 use strait_mesh::aggregate::MergedService;
 use strait_mesh::push::PushContext;
-use strait_mesh::push::addresses::{ListenAddresses, has_no_known_address, is_told_by_sni};
+use strait_mesh::push::addresses::{ListenAddresses, has_no_known_address, is_selected_by_sni};
 use strait_mesh::push::view::{ViewKey, Way, decide};
 use strait_model::{
     CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution, is_privileged,
@@ -444,7 +444,7 @@ struct AtAddress<'a> {
 
 impl<'a> AtAddress<'a> {
     fn add(&mut self, service: &'a MergedService, port: &'a Port) {
-        if is_told_by_sni(service, port) {
+        if is_selected_by_sni(service, port) {
             self.by_sni.entry(service.hostname()).or_insert((service, port));
         } else {
             self.rest.get_or_insert((service, port));

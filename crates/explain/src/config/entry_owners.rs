@@ -12,7 +12,7 @@ use super::objects::items;
 use crate::standing::ConfigReason;
 use strait_base::codes;
 use strait_mesh::aggregate::MergedService;
-use strait_mesh::push::addresses::is_told_by_sni;
+use strait_mesh::push::addresses::is_selected_by_sni;
 use strait_model::registry::Provider;
 use strait_model::{Namespace, ObjectKey, Port, Protocol};
 
@@ -117,7 +117,7 @@ fn collides(one: &MergedService, other: &MergedService) -> bool {
     let are_entries = is_entry(one) && is_entry(other);
     let ports = |service: &MergedService| {
         let ports = service.ports().filter(|port| port.protocol != Protocol::Udp);
-        let of_port = |port: &Port| (port.number, is_told_by_sni(service, port));
+        let of_port = |port: &Port| (port.number, is_selected_by_sni(service, port));
         ports.map(of_port).collect::<Vec<_>>()
     };
     let of_other = ports(other);

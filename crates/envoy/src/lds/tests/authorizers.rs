@@ -180,11 +180,11 @@ fn a_dry_run_asks_nobody() {
 #[test]
 fn what_nobody_can_be_asked_about_is_denied_and_said_why() {
     let cases = [
-        ("nobody", "none of that name"),
+        ("nobody", "no entry with this name"),
         ("twice", "several"),
-        ("log", "asks nobody"),
+        ("log", "no authorization provider"),
         ("bad", "1 to 65535"),
-        ("away", "there is no service no.authz"),
+        ("away", "service no.authz does not exist"),
         ("elsewhere", "is in namespace authz"),
         ("portless", "has no port 99"),
     ];
@@ -231,13 +231,13 @@ fn a_provider_whose_endpoints_are_not_chosen_is_not_asked() {
     };
     let own = json!({ "mode": "MUTUAL" });
     let cases = [
-        (unchosen(Resolution::Headless), "endpoints are not chosen"),
-        (unchosen(Resolution::Passthrough), "endpoints are not chosen"),
+        (unchosen(Resolution::Headless), "proxies do not load-balance"),
+        (unchosen(Resolution::Passthrough), "proxies do not load-balance"),
         (
             rule_for_opa(json!({ "loadBalancer": { "simple": "PASSTHROUGH" } })),
             "PASSTHROUGH by DestinationRule authz/opa",
         ),
-        (rule_for_opa(json!({ "tls": own })), "as DestinationRule authz/opa says"),
+        (rule_for_opa(json!({ "tls": own })), "TLS settings of DestinationRule authz/opa"),
     ];
     for (event, part) in cases {
         let policy = asks("a", "rpc", json!([{ "paths": ["/a"] }]));
