@@ -185,3 +185,38 @@ fn pages_below(folder: &Path) -> Vec<PathBuf> {
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
+
+#[test]
+fn every_decision_has_a_row_in_the_index() {
+    let folder = root().join("docs/contributing/decisions");
+    let index = std::fs::read_to_string(folder.join("README.md")).expect("the index");
+    let rows: Vec<_> = index.lines().filter(|line| line.starts_with("| [0")).collect();
+    let mut listed = BTreeSet::new();
+    for row in &rows {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        assert!(
+            cells.len() == 6 && cells.iter().skip(1).take(4).all(|cell| !cell.is_empty()),
+            "{row}"
+        );
+        let link = links_of(row).into_iter().next().expect("a link");
+        assert!(listed.insert(folder.join(link)), "two rows for one decision: {row}");
+    }
+    let pages = pages_below(&folder).into_iter().filter(|page| !page.ends_with("README.md"));
+    assert_eq!(listed, pages.collect(), "rows and pages differ");
+}
+
+#[test]
+fn changelog_fragments_are_one_line_each() {
+    let fragments = pages_below(&root().join("changelog.d"));
+    for fragment in fragments.iter().filter(|page| !page.ends_with("README.md")) {
+        let name = fragment.file_stem().expect("a name").to_string_lossy().into_owned();
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        assert!(name.contains('-') && name.chars().all(is_plain), "{name}: use AREA-TOPIC.md");
+        let text = std::fs::read_to_string(fragment).expect("a fragment");
+        let is_one_line = text.ends_with('\n') && text.lines().count() == 1;
+        assert!(
+            is_one_line && !text.starts_with(['-', '#', '*']),
+            "{name}: one line of plain text"
+        );
+    }
+}
