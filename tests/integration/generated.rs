@@ -202,7 +202,7 @@ fn meaning(argument: &clap::Arg) -> String {
         .map(|value| code(value.get_name()))
         .collect();
     if argument.get_action().takes_values() && !choices.is_empty() {
-        let _ = write!(text, ". One of {}", choices.join(", "));
+        let _ = write!(text, ". Values: {}", choices.join(", "));
     }
     if matches!(argument.get_action(), clap::ArgAction::Append) {
         text.push_str(". Repeatable");
