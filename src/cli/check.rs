@@ -642,7 +642,7 @@ mod tests {
                 { "id": "h", "state": "draining", "reason": "drained by x: y; STR0301: refused" },
                 { "id": "i", "state": "draining", "reason": "its Secret was deleted" },
                 { "id": "j", "state": "restored", "reason": "from disk; STR0304: 401" },
-                { "id": "k", "state": "restored", "reason": "from disk, last heard of 9 s ago" },
+                { "id": "k", "state": "restored", "reason": "from disk, last contact 9 s ago" },
                 { "id": "l", "state": "live", "roots": { "namespaces": 9, "current": 8, "foreign": 1, "foreignFirst": ["shop"], "beside": 1 } },
                 { "id": "m", "state": "live", "roots": { "namespaces": 9, "current": 0, "foreign": 0, "beside": 0, "denied": "not permitted" } },
             ]),

@@ -149,10 +149,10 @@ async fn request_is_explained_with_the_deciding_rule() {
     assert_eq!(answer["rule"]["index"], 0, "{told}");
     assert_eq!(answer["proxy"], proxy.id(), "{told}");
     for (question, fact) in [
-        (&["GET", "ftp://web/"][..], "ftp is none of http, https, grpc"),
-        (&["GET", "http://web:0/"], "is no port from 1 to 65535"),
-        (&["G T", "http://web/"], "is no method of HTTP"),
-        (&["GET", "http://web/", "--header", "nothing"], "is no header"),
+        (&["GET", "ftp://web/"][..], "ftp is not http, https, grpc or tcp"),
+        (&["GET", "http://web:0/"], "is not a port from 1 to 65535"),
+        (&["G T", "http://web/"], "is not an HTTP method"),
+        (&["GET", "http://web/", "--header", "nothing"], "is not a header"),
     ] {
         let (code, told) = explained(question).await;
         assert!(code == Some(64) && told.contains(fact), "{question:?}: {code:?}: {told}");

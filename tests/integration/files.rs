@@ -189,7 +189,7 @@ async fn policies_that_vanish_together_are_reported_and_stay_until_a_second_read
         holds(!told.is_empty(), &told).map(|()| told)
     })
     .await;
-    let text = "for policies that restrict access, it has 0 where 2 were known (lacking AuthorizationPolicy shop/admin, AuthorizationPolicy shop/secret)";
+    let text = "for policies that restrict access, it has 0 of 2 known objects (lacking AuthorizationPolicy shop/admin, AuthorizationPolicy shop/secret)";
     assert!(told[0].contains(text), "{told:?}");
     denied_until(&client, &["admin", "secret"]).await;
     // The directory is read again with the same result, so the deletion takes effect.

@@ -102,7 +102,7 @@ impl Replica {
             .args(["-c", &format!("{first}\nexec \"$@\""), "sh"])
             .args([env!("CARGO_BIN_EXE_strait"), "serve"])
             .args(arguments)
-            .args(["--log-level", "error"])
+            .args(["--log-level", "error", "--audit-interval", "5s"])
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()

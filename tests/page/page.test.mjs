@@ -57,7 +57,7 @@ const STATES = [
   { name: "a mesh that is well", world: calm(START), pages: PAGES },
   { name: "a mesh in trouble", world: failure(START), pages: PAGES },
   { name: "an empty mesh", world: empty(), pages: ["#/map", "#/map/cluster/prod-ap", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/7", "#/timeline/rollout", "#/trust"] },
-  { name: "a roll-out that stopped", world: stopped(START), pages: PAGES },
+  { name: "a stopped rollout", world: stopped(START), pages: PAGES },
   { name: "a hundred clusters", world: crowd(START), pages: ["#/map", "#/map/network/region-03", "#/clusters", "#/proxies", "#/services"] },
   // Rules find names that are no names wanting, which is not the page's fault.
   { name: "hostile names", world: hostile(START), pages: HOSTILE_PAGES, rules: () => false },
@@ -138,7 +138,7 @@ test("what is let out to a share stands at the head of the map, on the timeline 
   assert.match(page.url(), /#\/timeline\/rollout$/);
   const text = await words(page.locator("main"));
   for (const fact of ["Configuration 9f31c0aa52b7", "Other proxies have 41d88c1f07e9", "Step 1 of 3, for 3m", "Rolled out to 5 of 97 proxies", "1; the rollout stops at 3", /to 25% in (6m\d+s|7m)/,
-    "Refusal web-8.shop: Error adding/updating listener(s) 0.0.0.0_80: no such filter", "5%, 25%, 100% of proxies, a step each 600s; stopped by 3 that refuse, or more than 20%"]) {
+    "Refusal web-8.shop: Error adding/updating listener(s) 0.0.0.0_80: no such filter", "5%, 25%, 100% of proxies, one step every 600s; stopped if the number of refusing proxies reaches 3, or more than 20%"]) {
     assert.ok(fact instanceof RegExp ? fact.test(text) : text.includes(fact), `${text}: ${fact}`);
   }
   // It only reads: what ends a roll-out is told for a terminal.
@@ -540,7 +540,7 @@ test("a roll-out shows as it goes, in the words of the commands", async (t) => {
   const { context, page, faults } = await tab(chromium, { server: plane.server });
   await page.goto(await plane.link());
   await turn(page, "#/timeline/rollout");
-  assert.match(await words(page.locator("main")), /Nothing is being let out\./);
+  assert.match(await words(page.locator("main")), /No rollout is running\./);
   // What changes comes by an event: by itself the page asks once a minute here, where nothing is shown that is about to change.
   const TOLD = SOON;
   rule("2s");
@@ -594,7 +594,7 @@ const REAL = [
     make: ({ write }) => write("mesh.yaml", "outboundTrafficPolicy: 7\n"), undo: ({ write }) => write("mesh.yaml", "{}\n") },
   { name: "a policy that can't be used", fact: /^Policy STR0601: .*exprt/, code: "STR0601", mend: "strait policy check FILE",
     make: ({ write }) => write("policy.yaml", `${POLICY}exprt: 7\n`), undo: ({ write }) => write("policy.yaml", POLICY) },
-  { name: "a policy object that can't be read", fact: /^AuthorizationPolicy shop\/web STR0820: (refused|counts in part): spec.rules/, code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
+  { name: "a policy object that can't be read", fact: /^AuthorizationPolicy shop\/web STR0820: (refused|partly active): spec.rules/, code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
     make: ({ write }) => write("secrets/web.json", JSON.stringify({
       apiVersion: "security.istio.io/v1", kind: "AuthorizationPolicy", metadata: { name: "web", namespace: "shop" }, spec: { rules: 7 } })),
     undo: ({ remove }) => remove("secrets/web.json") },

@@ -246,9 +246,9 @@ mod tests {
     fn invalid_reviews_are_rejected() {
         let good = review("CREATE", object(1), Value::Null);
         for (body, expected) in [
-            ("{".to_owned(), "no AdmissionReview: EOF"),
-            ("{}".to_owned(), "no AdmissionReview: missing field"),
-            (good.replace("k8s.io/v1\"", "k8s.io/v1beta1\""), "only v1 is answered"),
+            ("{".to_owned(), "not an AdmissionReview: EOF"),
+            ("{}".to_owned(), "not an AdmissionReview: missing field"),
+            (good.replace("k8s.io/v1\"", "k8s.io/v1beta1\""), "only v1 is supported"),
             (good.replace("\"uid\"", "\"id\""), "missing field `uid`"),
             (review("CREATE", json!([1]), Value::Null), "request.object is no object"),
             (review("CREATE", Value::Null, Value::Null), "request.object is no object"),

@@ -581,7 +581,7 @@ mod tests {
             Case { restored: true, status, ..case }
         };
         for (case, state, reason) in [
-            (restored(Connecting, 119), ClusterState::Restored, "last heard of 119 s ago"),
+            (restored(Connecting, 119), ClusterState::Restored, "last contact 119 s ago"),
             (restored(Good, 200_000), ClusterState::Restored, "2 d ago"),
             (late(restored(unreachable(), 0)), ClusterState::Restored, "STR0301"),
             (restored(auth(), 0), ClusterState::AuthFailed, "STR0304"),
@@ -664,7 +664,7 @@ mod tests {
             (
                 Case { mode: Mode::Drain, ..restored(Connecting, 119) },
                 ClusterState::Draining,
-                "endpoints; from disk, last heard of 119 s ago",
+                "endpoints; from disk, last contact 119 s ago",
             ),
             (Case { mode: Mode::Drain, ..never_synced(Good) }, ClusterState::Syncing, ""),
             (

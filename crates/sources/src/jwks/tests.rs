@@ -150,7 +150,7 @@ async fn only_valid_keys_from_allowed_addresses_are_fetched() {
         ),
         ("/other-loopback", "127.0.0.2 is 127.0.0.2, a loopback address, which is never dialled"),
         ("/round", "more than 3 redirects"),
-        ("/garbage", "is no JSON"),
+        ("/garbage", "is not JSON"),
         ("/none", "it is empty"),
         ("/private", "private key"),
         ("/huge", "more than 1048576 bytes"),

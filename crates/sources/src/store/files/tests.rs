@@ -161,7 +161,7 @@ fn file_that_was_never_valid_contributes_its_valid_objects() {
             let mut fixture = Fixture::with(&[("x.yaml", &text)]);
             assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{text}");
             let warnings = fixture.warnings().join("\n");
-            assert!(warnings.contains("STR0219") && warnings.contains("(2 objects)"), "{warnings}");
+            assert!(warnings.contains("STR0219") && warnings.contains("valid objects (2)"), "{warnings}");
             assert_eq!(fixture.objects.partial.as_deref(), Some("x.yaml"));
             fixture.write("x.yaml", &a);
             assert!(fixture.look());
@@ -547,7 +547,7 @@ fn missing_restrictive_policies_are_detected_among_other_objects() {
     assert_eq!(
         fixture.warnings(),
         [
-            "the directory: STR0606: for policies that restrict access, it has 0 where 40 were known (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); asked again before it counts, the previous version stays in use"
+            "the directory: STR0606: for policies that restrict access, it has 0 of 40 known objects (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); waiting for confirmation, the previous version stays in use"
         ]
     );
     assert!(fixture.look_later());
@@ -555,7 +555,7 @@ fn missing_restrictive_policies_are_detected_among_other_objects() {
     // All policies, of any kind.
     fixture.write("allow.yaml", "");
     fixture.look();
-    assert!(fixture.warnings()[0].contains("for access policies, it has 0 where 60 were known"));
+    assert!(fixture.warnings()[0].contains("for access policies, it has 0 of 60 known objects"));
     assert!(fixture.look_later());
     assert_eq!(fixture.others().len(), 200);
     // The only one was deleted, and half of them were deleted.

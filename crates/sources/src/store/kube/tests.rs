@@ -317,7 +317,7 @@ fn list_without_most_restrictive_policies_is_requested_again() {
     assert_eq!(
         told.warnings.iter().map(|one| &*one.text).collect::<Vec<_>>(),
         [
-            "STR0606: for policies that restrict access, its list has 0 where 40 were known (lacking AuthorizationPolicy shop/custom-00, AuthorizationPolicy shop/custom-01, AuthorizationPolicy shop/deny-00 and 37 more); asked again before it counts, the previous version stays in use"
+            "STR0606: for policies that restrict access, its list has 0 of 40 known objects (lacking AuthorizationPolicy shop/custom-00, AuthorizationPolicy shop/custom-01, AuthorizationPolicy shop/deny-00 and 37 more); waiting for confirmation, the previous version stays in use"
         ]
     );
     assert_eq!(index.take_asked_again().collect::<Vec<_>>(), ["authorizationpolicies"]);

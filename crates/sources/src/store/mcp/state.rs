@@ -447,7 +447,7 @@ mod tests {
         let McpOutcome::Doubtful(fact) = state.answer(&answer(&[]), start) else {
             panic!("it is doubtful")
         };
-        let text = "for policies that restrict access, its list of security.istio.io/v1/AuthorizationPolicy has 0 where 2 were known (lacking AuthorizationPolicy shop/deny-a, AuthorizationPolicy shop/deny-b); asked again before it counts";
+        let text = "for policies that restrict access, its list of security.istio.io/v1/AuthorizationPolicy has 0 of 2 known objects (lacking AuthorizationPolicy shop/deny-a, AuthorizationPolicy shop/deny-b); waiting for confirmation";
         assert_eq!(fact, text);
         assert_eq!(state.objects().len(), 11);
         state.begin();
@@ -469,7 +469,7 @@ mod tests {
         let McpOutcome::Doubtful(fact) = state.answer(&empty, start) else {
             panic!("it is doubtful")
         };
-        let lacking = "v1/ServiceEntry has 0 where 1 were known (lacking ServiceEntry shop/a)";
+        let lacking = "v1/ServiceEntry has 0 of 1 known objects (lacking ServiceEntry shop/a)";
         assert!(fact.contains(lacking), "{fact}");
         state.begin();
         assert!(matches!(

@@ -21,7 +21,7 @@ async fn remembered_data_is_served_at_once_and_replaced_by_the_first_sync() {
     let members = remembered(&[("east", "a", "1"), ("north", "b", "2"), ("west", "gone", "3")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.secrets(&[("a", &["east=slow-uid-1"]), ("b", &["north=dark", "new=good-1"])]);
-    let from_disk = "last heard of 10 min ago";
+    let from_disk = "last contact 10 min ago";
     world
         .until(&[
             &format!("east restored a: {from_disk}"),

@@ -9,7 +9,7 @@ async fn secret_that_became_invalid_meanwhile_keeps_the_last_known_state() {
         let members = remembered(&[("east", "a", "1")]);
         let mut world = World::new(Setup { remembered: members, ..Setup::default() });
         world.secrets(&[("a", bad)]);
-        world.until(&["east rejected a: from disk, last heard of 10 min ago"]).await;
+        world.until(&["east rejected a: from disk, last contact 10 min ago"]).await;
         world.until(&["east rejected a: STR02"]).await;
         world.until_settled(MembersSettled::All).await;
         world.until_alive(&[]).await;

@@ -235,7 +235,7 @@ fn sudden_loss_is_accepted_when_the_second_response_confirms_it() {
     assert!(index.service(&"a".into(), read(&[]), false, later), "the loss is already known");
 
     // Losing two of three services is a loss of most, though not all.
-    let fact = "the catalogue has 1 where 3 were known; asked again before it counts";
+    let fact = "the catalogue has 1 of 3 known objects; waiting for confirmation";
     let doubtful = CatalogOutcome::Doubtful(fact.to_owned());
     assert_eq!(index.catalogue(names(&["a"]), false, start), doubtful);
     assert!(!index.service(&"b".into(), read(&[]), false, start));

@@ -760,7 +760,7 @@ async fn suddenly_empty_list_is_confirmed_before_it_applies() {
     member.sim.fault(Fault::Gone { how: Gone::Status, times: Some(5) });
     member.sim.fault(Fault::CloseWatches { after_ms: 1 });
     let doubted = |status: &RunStatus| {
-        status.doubted.as_ref().is_some_and(|fact| fact.contains("where 1 were known"))
+        status.doubted.as_ref().is_some_and(|fact| fact.contains("of 1 known objects"))
     };
     member.until(doubted).await;
     member.assert_kept(&["1"]);
@@ -785,7 +785,7 @@ async fn new_run_confirms_a_first_list_that_lacks_objects_of_the_previous_run() 
     sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
     // The endpoints of a gateway depend on its pod, its namespace's label and its Service.
     sim.fault(Fault::EmptyLists { resource: None });
-    let (access, doubted) = (access(&sim, &sim.url()), "where 1 were known");
+    let (access, doubted) = (access(&sim, &sim.url()), "of 1 known objects");
     let member = Member::reading_as(sim, access, |config| {
         config.status.send_modify(|status| status.held = held);
         config
