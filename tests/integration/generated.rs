@@ -259,7 +259,7 @@ fn metric_page() -> String {
         "# Metrics\n\n{HOW}\n\n\
         `GET /metrics` on the admin port returns them in the text format of Prometheus, or in OpenMetrics if the client requests\n\
         it. No credentials are needed. A family without a sample exists, but has no value yet. Metrics of `strait check --traffic`\n\
-        are described in [networks and gateways](../explanation/networks-and-gateways.md#ask-for-real), those of the agent in\n\
+        are described in [test gateways](../how-to/test-gateways.md), those of the agent in\n\
         [the agent](agent.md).\n"
     );
     for (title, metrics) in metric_sources() {
