@@ -213,7 +213,7 @@ impl Stats {
             ),
             reasons(
                 "strait_callers_refused_total",
-                "Refused calls without a valid identity, by code.",
+                "Calls refused since nobody could be shown to have made them, by code.",
                 &self.callers_refused,
             ),
             single("strait_xds_requests_total", "Discovery requests taken.", &self.requests),
@@ -263,7 +263,7 @@ impl Stats {
             ),
             labelled(
                 "citadel_server_authentication_failure_count",
-                "Requests for certificates from unidentified callers, by code.",
+                "Requests for certificates whose maker nobody knew, by code.",
                 "type",
                 self.issued.unauthenticated_by_code(),
             ),
