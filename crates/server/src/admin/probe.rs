@@ -35,7 +35,7 @@ struct ProbeQuestion {
     csr: String,
 }
 
-/// Issues the certificate.
+/// Issues a certificate for ten minutes, with which `strait check --traffic` sends requests.
 pub(super) async fn identity(
     State(sources): SourcesState,
     body: Result<Bytes, BytesRejection>,
