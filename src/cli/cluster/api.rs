@@ -47,15 +47,32 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 /// Who owns the fields that we apply.
 const FIELD_MANAGER: &str = "strait";
 
-/// Where the control plane's configuration is.
+/// The control plane's namespace unless a flag names another one.
+pub(crate) const SYSTEM_NAMESPACE: &str = "strait-system";
+
+/// The kubeconfig that leads to the config cluster.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Hub {
+pub(crate) struct HubKubeconfig {
     /// Kubeconfig with all contexts [default: as kubectl]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of the config cluster [default: the current context]
     #[arg(long, value_name = "CONFIG_CONTEXT")]
     context: Option<String>,
+}
+
+impl HubKubeconfig {
+    /// The config cluster with the control plane in this namespace.
+    pub(crate) fn hub(&self, namespace: String) -> Hub {
+        Hub { kubeconfig: self.clone(), namespace }
+    }
+}
+
+/// Where the control plane's configuration is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Hub {
+    #[command(flatten)]
+    kubeconfig: HubKubeconfig,
     /// The control plane's namespace
     #[arg(
         long,
@@ -63,7 +80,7 @@ pub(crate) struct Hub {
         visible_alias = "system-namespace",
         env = "STRAIT_NAMESPACE",
         value_name = "NS",
-        default_value = "strait-system"
+        default_value = SYSTEM_NAMESPACE
     )]
     pub(crate) namespace: String,
 }
@@ -71,7 +88,7 @@ pub(crate) struct Hub {
 impl Hub {
     /// The config cluster.
     pub(crate) async fn open(&self) -> Result<ClusterApi, CommandFailure> {
-        ClusterApi::open(self.contexts()?, self.context.as_deref()).await
+        ClusterApi::open(self.contexts()?, self.kubeconfig.context.as_deref()).await
     }
 
     /// Another cluster of the same kubeconfig.
@@ -90,7 +107,8 @@ impl Hub {
     /// The files merged as kubectl merges them: of each name the first entry counts.
     fn contexts(&self) -> Result<Kubeconfig, CommandFailure> {
         let usual = || kubeconfig::usual_files().into_iter().filter(|file| file.exists()).collect();
-        let files: Vec<PathBuf> = self.kubeconfig.clone().map_or_else(usual, |file| vec![file]);
+        let files: Vec<PathBuf> =
+            self.kubeconfig.kubeconfig.clone().map_or_else(usual, |file| vec![file]);
         let name_it = "name it by --kubeconfig or KUBECONFIG";
         if files.is_empty() {
             return Err(CommandFailure::usage("there is no kubeconfig").next(name_it));

@@ -98,6 +98,13 @@ impl ConfigView<'_> {
         found
     }
 
+    /// Whether all Gateways that an object names are known.
+    pub(super) fn knows_gateways_of(&self, service: &VirtualService) -> bool {
+        let gateways = &self.context.traffic.gateways;
+        let mut named = service.gateways.iter().filter(|name| name.contains('/'));
+        self.services_known || named.all(|name| gateways.named(name).is_some())
+    }
+
     /// How many of the routers that are connected serve an object.
     pub(super) fn routers_of(&self, service: &VirtualService) -> usize {
         let gateways = &self.context.traffic.gateways;
@@ -123,8 +130,8 @@ impl ConfigView<'_> {
     /// namespaces of their routers.
     pub(super) fn at_gateways(&self, service: &VirtualService, object: &Value) -> Vec<Reason> {
         let gateways = &self.context.traffic.gateways;
-        let mut reasons =
-            if self.services_known { gateways.unserved_hosts(service) } else { Vec::new() };
+        let is_known = self.knows_gateways_of(service);
+        let mut reasons = if is_known { gateways.unserved_hosts(service) } else { Vec::new() };
         let (mut clients, mut ports) = (Audience::new(), BTreeSet::new());
         for (gateway, at) in gateways.serving(service) {
             ports.extend(at);

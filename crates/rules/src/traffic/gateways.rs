@@ -118,7 +118,7 @@ impl Gateways {
     }
 
     /// The one of that name, `NAMESPACE/NAME`.
-    fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
+    pub fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
         let from = (Arc::from(name), ObjectMeta::before_all());
         let (_, gateway) = self.by_name.range(from..).next()?;
         Some(gateway).filter(|one| *one.name == *name)
@@ -206,8 +206,9 @@ impl Gateways {
         reasons
     }
 
-    /// What a VirtualService names among its gateways and can't be served by.
-    pub fn reasons_of(&self, service: &VirtualService) -> Vec<Reason> {
+    /// What a VirtualService names among its gateways and can't be served by. If not all Gateways are known, an unknown one may
+    /// exist.
+    pub fn reasons_of(&self, service: &VirtualService, all_known: bool) -> Vec<Reason> {
         let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));
         let reason = |(at, name): (usize, &Arc<str>)| {
             let serves = |gateway: &Gateway| {
@@ -215,6 +216,7 @@ impl Gateways {
                 !common_hosts(all, service).is_empty()
             };
             let text = match self.named(name) {
+                None if !all_known => return None,
                 None => format!("there is no Gateway {name}: nothing is served through it"),
                 Some(gateway) if !serves(gateway) => {
                     format!(
