@@ -321,6 +321,13 @@ that are connected, or come back with what they have, are served. From 90 % on, 
 that takes most are ended first, then those of the next, until there is room. Proxies keep what they have
 meanwhile.";
 
+    /// A node's cluster against its certificate.
+    CLAIM_OTHER_CLUSTER = "STR0516", "the node claims another cluster than its certificate",
+        "Set CLUSTER_ID to the cluster that issued the pod's token, or restart the pod for a new certificate.", "\
+A certificate that Strait issues contains the cluster whose token proved the workload. It is refused for nodes
+of another cluster, also in debug requests: an account of the same name may belong to another owner there.
+Certificates without a cluster, such as those of another CA, are not affected.";
+
     /// A call without proof.
     CALLER_UNKNOWN = "STR0520", "nobody knows who calls",
         "Give the proxy a certificate, or its pod a projected token of audience istio-ca and a clusterid.", "\
@@ -473,10 +480,11 @@ doesn't sign in its place. What its workloads hold counts until it has ended, a 
 verifies it has the intermediate on a list of what is revoked.";
 
     /// Renewal by certificate.
-    OTHER_MEMBER_RENEWS = "STR0557", "a certificate of one member's own CA is not renewed as another's",
-        "Call with the clusterid of the member that the certificate is of, or with the pod's token.", "\
-A certificate that a member's own CA signed says so. Were it exchanged by the name of another cluster, which
-happens to run the same account, a member that was cut would live on there.";
+    OTHER_MEMBER_RENEWS = "STR0557", "a certificate of one cluster is not renewed as another's",
+        "Call with the clusterid of the cluster that the certificate is of, or with the pod's token.", "\
+A certificate that Strait issues contains its cluster. If it could be exchanged in the name of another cluster,
+which happens to run the same account, it would prove that cluster, and a cluster that was cut off would
+survive there.";
 
     /// `--policy`.
     POLICY = "STR0601", "the policy file can't be used",

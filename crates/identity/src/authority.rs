@@ -356,18 +356,21 @@ impl Authority {
     }
 
     /// A certificate for the workload `id`, which its caller has proved to be, over the key of the request
-    /// `csr_pem`. Names in the request are ignored. It says that a token proved it last at `proved`.
+    /// `csr_pem`. Names in the request are ignored. It says that a token proved it last at `proved`, and which `cluster` that
+    /// token was of.
     pub fn sign_request(
         &self,
         csr_pem: &str,
         id: &SpiffeId,
+        cluster: Option<&ClusterId>,
         lifetime: Duration,
         proved: SystemTime,
         now: SystemTime,
     ) -> Result<Chain, IdentityError> {
         let mut params = workload(id)?;
         params.custom_extensions.push(proof_time::extension(proved));
-        params.custom_extensions.extend(self.member.as_ref().map(member_mark::extension));
+        let cluster = self.member.as_ref().or(cluster);
+        params.custom_extensions.extend(cluster.map(member_mark::extension));
         self.sign(params, &csr::public_key(csr_pem)?, lifetime, now)
     }
 

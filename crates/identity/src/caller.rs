@@ -123,6 +123,15 @@ impl Caller {
         }
     }
 
+    /// The cluster that is proven: by the token of a call that names the cluster, or by the certificate. `None` if only the call
+    /// names one.
+    pub fn proven_cluster(&self) -> Option<ClusterId> {
+        match &self.proof {
+            CallerProof::Certificate(peer, _) => peer.cluster(),
+            CallerProof::Token(proof) => proof.named.then(|| proof.cluster.clone()),
+        }
+    }
+
     /// The same, of a call that names no cluster.
     fn without_name(mut self) -> Self {
         if let CallerProof::Token(proof) = &mut self.proof {

@@ -1,4 +1,7 @@
-//! Which member a certificate is of, where a CA of that member's own signed it: it can't be exchanged for one that another CA signs.
+//! The cluster in a certificate: the member whose token proved the workload, or whose own CA signed.
+//!
+//! A certificate with this extension proves its cluster. It is refused for proxies of other clusters, and can't be exchanged
+//! for a certificate of another cluster.
 //!
 //! An extension that is not critical, as [`super::proof_time`] is one. Its value is a UTF8String: the member's ID.
 
@@ -13,7 +16,7 @@ const OID: [u64; 3] = [2, 25, 0x0b1c_5e0e];
 /// The tag of a UTF8String (X.690, 8.23).
 const TEXT: u8 = 0x0c;
 
-/// What a certificate of `member` carries.
+/// Returns the extension for workloads of `member`.
 pub(super) fn extension(member: &ClusterId) -> CustomExtension {
     // An ID has 63 characters at most, so that its length is one byte.
     let mut content = vec![TEXT, u8::try_from(member.as_str().len()).unwrap_or_default()];
@@ -21,7 +24,7 @@ pub(super) fn extension(member: &ClusterId) -> CustomExtension {
     CustomExtension::from_oid_content(&OID, content)
 }
 
-/// The member that `certificate` is of, if it says so.
+/// Returns the member in a certificate, if it contains one.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<ClusterId> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let is_ours =

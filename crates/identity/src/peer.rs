@@ -156,8 +156,8 @@ impl PeerIdentity {
         proof_time::of(self.chain.first()?)
     }
 
-    /// The member whose own CA signed for it, where its certificate says so.
-    pub(super) fn member(&self) -> Option<ClusterId> {
+    /// The cluster that its certificate proves, if it contains one.
+    pub fn cluster(&self) -> Option<ClusterId> {
         member_mark::of(self.chain.first()?)
     }
 

@@ -78,6 +78,8 @@ struct SigningPermit {
     lifetime: Duration,
     /// When a token last proved who the caller is.
     proved: SystemTime,
+    /// The cluster of that token, if it is known.
+    cluster: Option<ClusterId>,
 }
 
 /// Signs for a caller's own identity, within one trust domain.
@@ -170,7 +172,8 @@ impl CertificateService {
             CallerProof::Certificate(peer, _) => peer.proved().unwrap_or(now),
             CallerProof::Token(_) => now,
         };
-        Ok(SigningPermit { authority, counted, ledger, lifetime, proved })
+        let cluster = caller.proven_cluster().map(|cluster| self.registry.member_called(&cluster));
+        Ok(SigningPermit { authority, counted, ledger, lifetime, proved, cluster })
     }
 
     /// What signs for the caller: the CA of its member, where that has one of its own, and never another in its place.
@@ -218,7 +221,9 @@ impl CertificateService {
             return Err(Status::permission_denied(format!("{code}: {}", code.title)));
         }
         let called = cluster.map(|cluster| self.registry.member_called(cluster));
-        if let Some(member) = peer.member().filter(|member| called.as_ref() != Some(member)) {
+        let own = peer.cluster().map(|own| self.registry.member_called(&own));
+        if let Some(member) = own.filter(|own| called.as_ref().is_some_and(|called| called != own))
+        {
             let code = &codes::OTHER_MEMBER_RENEWS;
             let text = format!("{code}: {}: it is of cluster {member}", code.title);
             return Err(Status::permission_denied(text));
@@ -238,7 +243,7 @@ impl CertificateService {
         request: IstioCertificateRequest,
         now: SystemTime,
     ) -> Result<IstioCertificateResponse, Status> {
-        let SigningPermit { authority, counted, ledger, lifetime, proved } =
+        let SigningPermit { authority, counted, ledger, lifetime, proved, cluster } =
             self.permit(caller, &request, now)?;
         let fault = |_| Status::internal("the signer is gone");
         let turn = Arc::clone(&self.signers).acquire_owned().await;
@@ -246,7 +251,14 @@ impl CertificateService {
         let id = caller.identity().clone();
         let signed = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let chain = authority.sign_request(&request.csr, &id, lifetime, proved, now)?;
+            let chain = authority.sign_request(
+                &request.csr,
+                &id,
+                cluster.as_ref(),
+                lifetime,
+                proved,
+                now,
+            )?;
             // Before anybody has it: what isn't noted could be made worthless.
             ledger.issued(authority.leading(), chain.not_after());
             // The agent takes the first element for the leaf and the last for the roots, whatever is between.

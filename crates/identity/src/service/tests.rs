@@ -211,6 +211,33 @@ async fn certificates_are_exchanged_for_others_for_thirty_days_and_then_by_token
     service.sign(&by_token, asked, start + 35 * day).await.expect("a token begins anew");
 }
 
+#[tokio::test]
+async fn certificate_contains_the_cluster_that_a_token_proved_and_keeps_it() {
+    let ca = Ca::new();
+    let (service, _tasks) = service(&ca);
+    let ask = async |request| {
+        let answer = service.create_certificate(request).await;
+        answer.map(|answer| answer.into_inner().cert_chain)
+    };
+    let cluster = |answer: &[String]| {
+        let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now());
+        peer.expect("verifies").cluster()
+    };
+    let first = ask(by_token("east")).await.expect("signed");
+    assert_eq!(cluster(&first), Some("east".into()));
+    let renewed = ask(by_certificate(&ca, &first, "alias")).await.expect("an alias of east");
+    assert_eq!(cluster(&renewed), Some("east".into()));
+    let refused = ask(by_certificate(&ca, &renewed, "west")).await.expect_err("it is of east");
+    assert!(refused.message().starts_with("STR0557"), "{refused}");
+
+    // A call only names its cluster: without a token, nothing proves it.
+    let (chain, _) = ca.workload("web");
+    let peer = ca.roots().authenticate(&chain, SystemTime::now()).expect("verifies");
+    let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
+    let unproven = ask(called_by(caller)).await.expect("renewed as before");
+    assert_eq!(cluster(&unproven), None);
+}
+
 /// Who shows the certificate of an answer.
 fn peer_of_at(ca: &Ca, answer: IstioCertificateResponse, at: SystemTime) -> PeerIdentity {
     let leaf = answer.cert_chain.first().expect("a leaf").as_bytes();
@@ -290,8 +317,14 @@ async fn a_member_with_a_ca_of_its_own_has_its_certificates_from_that_alone() {
     let refused = ask(by_certificate(&ca, &east, "west")).await.expect_err("it is of east");
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().starts_with("STR0557"), "{refused}");
-    // One of the mesh's CA says nothing of a member: it may have been issued before there was another.
-    assert_eq!(ask(by_certificate(&ca, &west, "east")).await.expect("renewed")[1], own.ca_cert);
+    // One of the mesh's CA is of the cluster of its token, too.
+    let refused = ask(by_certificate(&ca, &west, "east")).await.expect_err("it is of west");
+    assert!(refused.message().starts_with("STR0557"), "{refused}");
+    // One without a cluster may have been issued before there was another CA.
+    let (chain, _) = ca.workload("web");
+    let mut unmarked: Vec<String> = chain.iter().map(crate::pem::encode).collect();
+    unmarked.push(String::new());
+    assert_eq!(ask(by_certificate(&ca, &unmarked, "east")).await.expect("renewed")[1], own.ca_cert);
 
     // Cut: it is refused finally, by token and by certificate, and nobody else is.
     std::fs::remove_dir_all(&folder).expect("removed");
