@@ -52,7 +52,7 @@ fn files_are_checked_without_a_control_plane() {
     let other = virtual_service("other", "web", "other");
     let (code, told) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
     assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("no file has a service other.shop.svc.cluster.local"), "{told}");
+    assert!(told.contains("no file defines the hosts other.shop.svc.cluster.local"), "{told}");
 
     // An existing service is checked completely.
     let mut port = good.clone();
@@ -82,8 +82,8 @@ fn files_are_checked_without_a_control_plane() {
     assert!(told.contains("bad.json, document 1, line 1: STR0219"), "{told}");
 }
 
-/// Runs `strait check config` on the text of files in one folder, with a JUnit file. Returns the exit code, the output and the
-/// JUnit file.
+/// Runs `strait check config` on files in one folder, with a JUnit file. Returns the exit code, the
+/// output and the content of the JUnit file.
 fn checked_texts(files: &[(&str, &str)], flags: &[&str]) -> (Option<i32>, String, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let junit = tempfile::tempdir().expect("a folder").keep().join("junit.xml");
@@ -176,7 +176,7 @@ spec:
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
-    let elsewhere = "there is no Gateway other/door";
+    let elsewhere = "Gateway other/door does not exist";
     assert!(!told.contains(elsewhere), "a Gateway without a file may exist: {told}");
     assert!(xml.contains(r#"<testsuite name="strait check config" tests="5" failures="#), "{xml}");
     assert!(
@@ -252,7 +252,7 @@ async fn objects_of_a_running_mesh_are_checked_as_they_change() {
     let none = server.admin.json("/debug/config?kind=VirtualService&namespace=other").await;
     assert_eq!(none, json!([]));
     setup.take_out("vs");
-    checked(0, "There are no objects").await;
+    checked(0, "The mesh has no configuration objects").await;
 }
 
 #[tokio::test]
@@ -290,17 +290,18 @@ async fn request_is_explained_with_the_deciding_rule() {
     assert_eq!(answer["rule"]["index"], 0, "{told}");
     assert_eq!(answer["proxy"], proxy.id(), "{told}");
     for (question, fact) in [
-        (&["GET", "ftp://web/"][..], "ftp is none of http, https, grpc"),
-        (&["GET", "http://web:0/"], "is no port from 1 to 65535"),
-        (&["G T", "http://web/"], "is no method of HTTP"),
-        (&["GET", "http://web/", "--header", "nothing"], "is no header"),
+        (&["GET", "ftp://web/"][..], "ftp is not http, https, grpc or tcp"),
+        (&["GET", "http://web:0/"], "is not a port from 1 to 65535"),
+        (&["G T", "http://web/"], "is not an HTTP method"),
+        (&["GET", "http://web/", "--header", "nothing"], "is not a header"),
     ] {
         let (code, told) = explained(question).await;
         assert!(code == Some(64) && told.contains(fact), "{question:?}: {code:?}: {told}");
     }
-    for (question, fact) in
-        [(["--method", "G T"], "is no method"), (["--port", "0"], "is no port from 1 to 65535")]
-    {
+    for (question, fact) in [
+        (["--method", "G T"], "is not an HTTP method"),
+        (["--port", "0"], "is not a port from 1 to 65535"),
+    ] {
         let output = server.strait(&[&["explain", "policy", &name][..], &question].concat()).await;
         let told = text(&output);
         assert!(output.status.code() == Some(64) && told.contains(fact), "{question:?}: {told}");

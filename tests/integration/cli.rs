@@ -151,7 +151,7 @@ fn exit_codes_distinguish_errors_of_a_server_start() {
             "/nowhere/reader",
         ),
         (64, [&files[..], &["--jwks-roots", "/nowhere/roots.pem"]].concat(), "/nowhere/roots.pem"),
-        (1, [&files[..], &["--jwks-roots", &junk]].concat(), "holds no certificate in PEM"),
+        (1, [&files[..], &["--jwks-roots", &junk]].concat(), "contains no PEM certificate"),
         (1, [&files[..], &["--jwks-roots", here]].concat(), "--jwks-roots"),
         (1, [&files[..], &["--tls-cert", &junk, "--tls-key", &junk]].concat(), "STR0702"),
         (1, [&files[..], &["--ca-dir", here]].concat(), "STR0705"),
@@ -235,8 +235,8 @@ fn policy_test_reports_an_unknown_cluster() {
     for (cluster, network, at, expected, said) in [
         ("east", "n9", &*server, 0, "Nothing is refused"),
         ("west", "n9", "http://127.0.0.1:1", 2, "STR0604"),
-        ("eats", "n9", &*server, 1, "it is no member"),
-        ("eats", "n9", "http://127.0.0.1:1", 69, "can't be seen"),
+        ("eats", "n9", &*server, 1, "it is not a member"),
+        ("eats", "n9", "http://127.0.0.1:1", 69, "can't check whether it is a member"),
     ] {
         let test = ["policy", "test", file, "--cluster", cluster, "--network", network];
         let output = strait(&test, &[("STRAIT_SERVER", at)]);
@@ -556,7 +556,7 @@ async fn cluster_add_registers_the_webhook_with_the_chosen_failure_policy() {
     let all = [&add[..], &inject, &chosen, &["--inject-roots", roots]].concat();
     let output = rig.strait(&[&all[..], &["--dry-run"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stderr(&output).contains("such pods are not made"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("such pods are rejected"), "{}", stderr(&output));
 
     let output = rig.strait(&[&all[..], &["-o", "yaml"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -633,7 +633,7 @@ async fn cluster_is_added_and_removed_together_with_its_gateway() {
     front(&rig, true);
     let output = rig.strait(&[&with_network[..], &["--yes"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stderr(&output).contains("a member already"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("already a member"), "{}", stderr(&output));
     assert!(!stderr(&output).contains("service.address"), "{}", stderr(&output));
     assert!(gateway("Deployment").is_some() && rig.member("prod-eu") == before);
 
@@ -731,7 +731,7 @@ async fn clusters_are_added_from_a_file() {
     // A second run with the same file changes nothing.
     let before = rig.member("eu");
     let output = add(&both, &["--yes"]).await;
-    assert!(stdout(&output).contains("a member already"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("already a member"), "{}", stdout(&output));
     assert_eq!(rig.member("eu"), before);
 }
 
@@ -766,7 +766,7 @@ fn injected_manifests_are_printed_unless_a_pod_is_rejected() {
 
     let output = pods("hostNetwork: true, ");
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stderr(&output).contains("pod default/second stays as it is"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("pod default/second is unchanged"), "{}", stderr(&output));
 
     let output = pods("securityContext: {runAsGroup: 1337}, ");
     assert_eq!((code(&output), stdout(&output)), (1, String::new()));

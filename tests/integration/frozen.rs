@@ -141,7 +141,7 @@ async fn a_cluster_that_comes_and_goes_is_left_alone_and_tried_again() {
         far.api.restart().await;
         contact_is(|age| age < 2).await;
     }
-    let entry = far_in(&server, "quarantined", "next try in").await;
+    let entry = far_in(&server, "quarantined", "next attempt in").await;
     assert!(entry["reason"].to_string().contains("STR0308"), "{entry}");
     // Its server works again, and its changes are delayed.
     far.serve("web", &["10.0.1.2"]);

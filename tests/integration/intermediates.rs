@@ -224,9 +224,9 @@ async fn certificate_of_one_cluster_is_refused_for_nodes_of_another() {
     for type_url in [clusters, syncz, SECRET] {
         let first = request(type_url, agents[1].proxy.node());
         let refused = first_response(&server, Arc::clone(&easts), first).await;
-        let refused = refused.expect_err("it is of east");
+        let refused = refused.expect_err("the certificate is for east");
         assert_eq!(refused.code(), Code::PermissionDenied, "{type_url}: {refused}");
-        let fact = "claims cluster \"west\", its certificate is of east";
+        let fact = "claims cluster \"west\", its certificate is for east";
         assert!(refused.message().starts_with("STR0516: node"), "{type_url}: {refused}");
         assert!(refused.message().contains(fact), "{type_url}: {refused}");
     }
@@ -240,10 +240,10 @@ async fn certificate_of_one_cluster_is_refused_for_nodes_of_another() {
     .await;
     assert_eq!(seen, 1);
 
-    // A certificate without a cluster works as before.
+    // A certificate without a cluster is accepted for every cluster.
     let other = setup.certificate("shop", "web");
     let other = server.open_with(other, &agents[1].proxy, options()).await;
-    other.expect("let in");
+    other.expect("accepted");
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ impl Provider {
     }
 }
 
-/// Whoever may write a policy must not learn which ports of this host are open.
+/// The author of a policy must not learn which ports of this host are open.
 #[tokio::test]
 async fn keys_that_a_policy_names_are_not_fetched_from_loopback() {
     let provider = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -88,7 +88,7 @@ async fn keys_that_a_policy_names_are_not_fetched_from_loopback() {
     })
     .await;
     let dialled = tokio::time::timeout(std::time::Duration::from_millis(1), provider.accept());
-    assert!(dialled.await.is_err(), "it was dialled");
+    assert!(dialled.await.is_err(), "the address was dialled");
     server.shut_down().await;
 }
 

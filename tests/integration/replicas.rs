@@ -213,7 +213,7 @@ async fn hold_applies_to_all_replicas_including_later_ones() {
     // returns.
     second.shut_down().await;
     let told = history(&third, &["release"]).await;
-    assert!(told.contains("What objects say now would count again"), "{told}");
+    assert!(told.contains("The current objects would take effect again"), "{told}");
     held_until(&first, |state| state["held"].is_null()).await;
     let second = start("state-2").await;
     held_until(&second, |state| state["held"].is_null()).await;

@@ -185,13 +185,13 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
     let rows = server.admin.json("/debug/config?kind=VirtualService&name=web").await;
     assert_eq!(rows[0]["reasons"][0]["code"], "STR1090", "{rows}");
     assert_eq!(server.admin.metric("strait_rollout_running").await, 1.0);
-    assert!(strait(&server, &["status"]).await.contains("has been given to 40% for"));
+    assert!(strait(&server, &["status"]).await.contains("has been active on 40% for"));
     let checked = server.strait(&["check", "mesh"]).await;
     assert_eq!(checked.status.code(), Some(0), "a note: {}", text(&checked));
     assert!(text(&checked).contains("STR1090"), "{}", text(&checked));
     let events = server.admin.json("/debug/events").await;
     assert!(
-        events.to_string().contains("40% of proxies are given the next configuration"),
+        events.to_string().contains("40% of proxies receive the next configuration"),
         "{events}"
     );
 
@@ -232,7 +232,7 @@ async fn change_reaches_the_first_step_and_a_restart_extends_it_to_no_proxy() {
     timeouts_until(&clients, |_| "7s").await;
     assert_eq!(ended(&server).await["completedTotal"], 1);
     let again = server.strait(&["history", "rollout", "--promote", "--yes"]).await;
-    assert!(again.status.code() == Some(1) && text(&again).contains("no change is being let out"));
+    assert!(again.status.code() == Some(1) && text(&again).contains("no rollout is in progress"));
     drop(clients);
     server.shut_down().await;
     let server = setup.start_ready().await;

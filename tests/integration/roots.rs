@@ -517,7 +517,7 @@ async fn root_is_replaced_step_by_step_and_no_step_is_too_early() {
     let waits = certificates_until(&server, |now| steps(now) == ["signs", "distribute"]).await;
     let output = server.strait(&["certs", "status"]).await;
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    for expected in ["is being given to all", "Phase 1 of 4: distribute"] {
+    for expected in ["is being distributed", "Phase 1 of 4: distribute"] {
         assert!(shown.contains(expected), "{expected} in {shown}");
     }
     let fingerprint = |now: &Value, at: usize| {

@@ -102,7 +102,7 @@ impl Replica {
             .args(["-c", &format!("{first}\nexec \"$@\""), "sh"])
             .args([env!("CARGO_BIN_EXE_strait"), "serve"])
             .args(arguments)
-            .args(["--log-level", "error"])
+            .args(["--log-level", "error", "--audit-interval", "5s"])
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -335,6 +335,8 @@ async fn soak_loses_nothing_leaks_nothing_and_does_not_grow() {
     }
     for replica in [&steady, &mortal] {
         assert_eq!(replica.admin.metric("strait_task_panics_total").await, 0.0);
+        assert_eq!(replica.admin.metric("strait_audit_mismatch_total").await, 0.0);
+        assert_ne!(replica.admin.metric("strait_audit_streams_total").await, 0.0);
     }
     let rejected: u64 = proxies.iter().map(|one| one.client.held().rejected).sum();
     assert_eq!(rejected, 0, "responses that a proxy could not take");

@@ -709,7 +709,7 @@ async fn restart_without_reachable_sources_serves_the_same_bytes_and_reports_it(
     for name in ["consul", "consul/dc1", &format!("xds://{address}"), "config cluster"] {
         let line = until_source(&second, name, |line| line["state"] == "restored").await;
         let reason = line["reason"].as_str().expect("a reason");
-        assert!(reason.starts_with("from disk, last heard of "), "{line:#}");
+        assert!(reason.starts_with("from disk, last contact "), "{line:#}");
         assert!(line["lastContact"].is_string(), "{line:#}");
     }
     until_source(&second, "consul", |line| line["code"] == "STR0320").await;

@@ -57,7 +57,7 @@ const STATES = [
   { name: "a mesh that is well", world: calm(START), pages: PAGES },
   { name: "a mesh in trouble", world: failure(START), pages: PAGES },
   { name: "an empty mesh", world: empty(), pages: ["#/map", "#/map/cluster/prod-ap", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/7", "#/timeline/rollout", "#/trust"] },
-  { name: "a roll-out that stopped", world: stopped(START), pages: PAGES },
+  { name: "a stopped rollout", world: stopped(START), pages: PAGES },
   { name: "a hundred clusters", world: crowd(START), pages: ["#/map", "#/map/network/region-03", "#/clusters", "#/proxies", "#/services"] },
   // Rules find names that are no names wanting, which is not the page's fault.
   { name: "hostile names", world: hostile(START), pages: HOSTILE_PAGES, rules: () => false },
@@ -76,7 +76,7 @@ test("what needs a look stands beside the map, the worst first", async () => {
   await until(async () => (await page.locator(".troubles li").count()) === 11, SOON, "all eleven");
   const rows = await Promise.all((await page.locator(".troubles li").all()).map(words));
   for (const fact of [/^Cluster lab quarantined: STR0308/, /^Network ap-sg gateway has no address yet/, /^Proxy cart-3.shop refused EDS: malformed/,
-    /^Cluster prod-ap 1410 endpoints withheld .* STR0402/, /^Cluster prod-ap its token ends at/, /^Mesh config STR0110: .* What mends it/, /^Policy STR0601: line 3/, /^Source consul-dc1 stale: no answer/, /^Certificates STR0703: tls.crt does not belong to tls.key/]) {
+    /^Cluster prod-ap 1410 endpoints withheld .* STR0402/, /^Cluster prod-ap its token ends at/, /^Mesh config STR0110: .* How to fix it/, /^Policy STR0601: line 3/, /^Source consul-dc1 stale: no answer/, /^Certificates STR0703: tls.crt does not belong to tls.key/]) {
     assert.ok(rows.some((row) => fact.test(row)), `${fact}: ${rows.join("\n")}`);
   }
   await context.close();
@@ -131,14 +131,14 @@ test("what is let out to a share stands at the head of the map, on the timeline 
   let world = failure(Date.now());
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
   await open(page, demo.server, "#/map");
-  const chip = page.locator(".chip", { hasText: "roll-out at 5%: 5 of 97 proxies, 1 refused it" });
+  const chip = page.locator(".chip", { hasText: "rollout at 5%: 5 of 97 proxies, 1 refused it" });
   await chip.waitFor({ timeout: SOON });
   await chip.click();
-  await page.locator("h1", { hasText: "Roll-out" }).waitFor({ timeout: SOON });
+  await page.locator("h1", { hasText: "Rollout" }).waitFor({ timeout: SOON });
   assert.match(page.url(), /#\/timeline\/rollout$/);
   const text = await words(page.locator("main"));
-  for (const fact of ["Configuration 9f31c0aa52b7", "All others have 41d88c1f07e9", "Step 1 of 3, for 3m", "Given to 5 of 97 proxies", "1; it stops at 3", /to 25% in (6m\d+s|7m)/,
-    "Refusal web-8.shop: Error adding/updating listener(s) 0.0.0.0_80: no such filter", "5%, 25%, 100% of proxies, a step each 600s; stopped by 3 that refuse, or more than 20%"]) {
+  for (const fact of ["Configuration 9f31c0aa52b7", "Other proxies have 41d88c1f07e9", "Step 1 of 3, for 3m", "Rolled out to 5 of 97 proxies", "1; the rollout stops at 3", /to 25% in (6m\d+s|7m)/,
+    "Refusal web-8.shop: Error adding/updating listener(s) 0.0.0.0_80: no such filter", "5%, 25%, 100% of proxies, one step every 600s; stopped if the number of refusing proxies reaches 3, or more than 20%"]) {
     assert.ok(fact instanceof RegExp ? fact.test(text) : text.includes(fact), `${text}: ${fact}`);
   }
   // It only reads: what ends a roll-out is told for a terminal.
@@ -146,19 +146,19 @@ test("what is let out to a share stands at the head of the map, on the timeline 
     ["strait history rollout", "strait history rollout --promote", "strait history rollout --abort"]);
   const copy = page.getByRole("button", { name: "Copy the command strait history rollout --abort" });
   await copy.click();
-  await until(async () => /Copied|is marked/.test(await page.locator("[role=status]").textContent()), SOON, "the command is copied, or marked");
+  await until(async () => /Copied|is selected/.test(await page.locator("[role=status]").textContent()), SOON, "the command is copied or selected");
   const states = page.locator("table", { hasText: "Proxies of the share" }).locator("tbody tr");
   assert.deepEqual([await states.count(), /web-8\.shop.*refused it.*no such filter/.test(await words(states.first()))], [5, true]);
   await turn(page, "#/timeline");
-  assert.match(await words(page.locator(".rollout").first()), /A change is given to 5% of proxies.*Given to 5 of 97 proxies/);
+  assert.match(await words(page.locator(".rollout").first()), /A change is rolled out to 5% of proxies.*Rolled out to 5 of 97 proxies/);
   // Once it has stopped: why, what is held, and what lets it out again.
   world = stopped(Date.now());
   await page.reload();
-  await page.locator(".rollout", { hasText: "A roll-out was stopped" }).waitFor({ timeout: SOON });
+  await page.locator(".rollout", { hasText: "A rollout was stopped" }).waitFor({ timeout: SOON });
   for (const hash of ["#/timeline", "#/timeline/rollout"]) {
     await turn(page, hash);
     const said = await words(page.locator("main"));
-    for (const fact of ["stopped at 5%: 3 proxies refused it, among them sidecar~10.0.0.9~web-8.shop", "Waiting 2 changes", "strait history release"]) assert.ok(said.includes(fact), `${hash}: ${said}: ${fact}`);
+    for (const fact of ["stopped at 5%: 3 proxies rejected the change, among them sidecar~10.0.0.9~web-8.shop", "Waiting 2 changes", "strait history release"]) assert.ok(said.includes(fact), `${hash}: ${said}: ${fact}`);
   }
   assert.deepEqual(faults, []);
   await context.close();
@@ -176,7 +176,7 @@ test("a bundle is shown as it was, with no control plane at hand", async (t) => 
   await page.locator(".fresh", { hasText: /bundle of \d{4}-\d\d-\d\d \d\d:\d\d UTC/ }).waitFor({ timeout: SOON });
   for (const hash of ["#/map", "#/clusters", "#/services", "#/services/web.shop.svc.cluster.local", "#/proxies", "#/timeline", "#/timeline/rollout", "#/trust"]) {
     await turn(page, hash);
-    assert.equal(await page.getByText("That can't be shown").count(), 0, hash);
+    assert.equal(await page.getByText("This can't be shown").count(), 0, hash);
     seen[hash] = await words(page.locator("main"));
   }
   assert.match(seen["#/map"], /east.*west/);
@@ -202,7 +202,7 @@ test("what another version answered is said to be that, and costs no other page"
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world });
   for (const hash of ["#/timeline", "#/services"]) {
     await page.goto(`${demo.server}/${hash}`);
-    await page.getByText("perhaps of another version").waitFor({ timeout: SOON });
+    await page.getByText("may come from a different version").waitFor({ timeout: SOON });
     assert.deepEqual(await axe(page), []);
   }
   await open(page, demo.server, "#/clusters");
@@ -540,16 +540,16 @@ test("a roll-out shows as it goes, in the words of the commands", async (t) => {
   const { context, page, faults } = await tab(chromium, { server: plane.server });
   await page.goto(await plane.link());
   await turn(page, "#/timeline/rollout");
-  assert.match(await words(page.locator("main")), /Nothing is being let out\./);
+  assert.match(await words(page.locator("main")), /No rollout is running\./);
   // What changes comes by an event: by itself the page asks once a minute here, where nothing is shown that is about to change.
   const TOLD = SOON;
   rule("2s");
-  await page.locator("h2", { hasText: "A change is given to 40% of proxies" }).waitFor({ timeout: TOLD });
+  await page.locator("h2", { hasText: "A change is rolled out to 40% of proxies" }).waitFor({ timeout: TOLD });
   const told = async () => {
     const { running, plan } = await json("history", "rollout");
     const text = await words(page.locator("main"));
-    for (const fact of [running.configuration.slice(0, 12), running.settled.slice(0, 12), `Step ${running.step} of ${running.plan.steps.length}`, `Given to ${running.proxies} of ${running.connected} proxies`,
-      `${running.refused}; it stops at ${plan.stopAt.refused}`, `to ${running.plan.steps[running.step]}% in`]) assert.ok(text.includes(fact), `${text}: ${fact}`);
+    for (const fact of [running.configuration.slice(0, 12), running.settled.slice(0, 12), `Step ${running.step} of ${running.plan.steps.length}`, `Rolled out to ${running.proxies} of ${running.connected} proxies`,
+      `${running.refused}; the rollout stops at ${plan.stopAt.refused}`, `to ${running.plan.steps[running.step]}% in`]) assert.ok(text.includes(fact), `${text}: ${fact}`);
     const rows = await page.locator("table", { hasText: "Proxies of the share" }).locator("tbody tr").allInnerTexts();
     assert.equal(rows.length, running.share.length);
     for (const id of running.share) assert.ok(rows.some((row) => row.includes(id)), id);
@@ -558,17 +558,17 @@ test("a roll-out shows as it goes, in the words of the commands", async (t) => {
   const running = await told();
   assert.ok(running.proxies > 0 && running.proxies < 20, `${running.proxies} of 20`);
   await turn(page, "#/map");
-  await page.locator(".chip", { hasText: `roll-out at 40%: ${running.proxies} of 20 proxies` }).waitFor({ timeout: TOLD });
+  await page.locator(".chip", { hasText: `rollout at 40%: ${running.proxies} of 20 proxies` }).waitFor({ timeout: TOLD });
   await plane.strait("history", "rollout", "--abort", "--yes", "--by", "ann", "--reason", "5xx of the checkout");
   await page.locator(".troubles li", { hasText: "by ann: 5xx of the checkout; 1 change waits" }).waitFor({ timeout: TOLD });
-  assert.equal(await page.locator(".chip", { hasText: "roll-out" }).count(), 0);
+  assert.equal(await page.locator(".chip", { hasText: "rollout" }).count(), 0);
   // What is held is in its place, on the timeline as well.
   await turn(page, "#/timeline");
   const { held } = await json("status");
   const card = await words(page.locator(".rollout"));
   for (const fact of [held.configuration.slice(0, 12), `By ${held.by}`, `Why ${held.reason}`, `Waiting ${held.waiting} change`]) assert.ok(card.includes(fact), `${card}: ${fact}`);
   await plane.strait("history", "release", "--yes");
-  await page.locator(".rollout", { hasText: "A change is given to 40% of proxies" }).waitFor({ timeout: TOLD });
+  await page.locator(".rollout", { hasText: "A change is rolled out to 40% of proxies" }).waitFor({ timeout: TOLD });
   await plane.strait("history", "rollout", "--promote", "--yes");
   await until(async () => (await page.locator(".rollout").count()) === 0, TOLD, "all have it");
   assert.deepEqual(faults, []);
@@ -594,7 +594,7 @@ const REAL = [
     make: ({ write }) => write("mesh.yaml", "outboundTrafficPolicy: 7\n"), undo: ({ write }) => write("mesh.yaml", "{}\n") },
   { name: "a policy that can't be used", fact: /^Policy STR0601: .*exprt/, code: "STR0601", mend: "strait policy check FILE",
     make: ({ write }) => write("policy.yaml", `${POLICY}exprt: 7\n`), undo: ({ write }) => write("policy.yaml", POLICY) },
-  { name: "a policy object that can't be read", fact: /^AuthorizationPolicy shop\/web STR0820: (refused|counts in part): spec.rules/, code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
+  { name: "a policy object that can't be read", fact: /^AuthorizationPolicy shop\/web STR0820: (refused|partly active): spec.rules/, code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
     make: ({ write }) => write("secrets/web.json", JSON.stringify({
       apiVersion: "security.istio.io/v1", kind: "AuthorizationPolicy", metadata: { name: "web", namespace: "shop" }, spec: { rules: 7 } })),
     undo: ({ remove }) => remove("secrets/web.json") },

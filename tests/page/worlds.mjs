@@ -106,7 +106,7 @@ function letOut(now) {
 }
 
 /** The same, once as many have refused it as stop it. */
-const REFUSED = "roll-out of 9f31c0aa52b7 stopped at 5%: 3 proxies refused it, among them " + `${node(9)}: no such filter`;
+const REFUSED = "rollout of 9f31c0aa52b7 stopped at 5%: 3 proxies rejected the change, among them " + `${node(9)}: no such filter`;
 const stoppedAt = (now) => ({
   held: { configuration: CONFIGURATION.settled, since: at(now, -2 * MINUTE), by: "strait roll-out", reason: REFUSED, withAccess: false, byRollout: true, durable: true, waiting: 2 },
   rollout: {
@@ -162,10 +162,10 @@ export function failure(now) {
       serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) },
       problem: { code: "STR0703", message: "tls.crt does not belong to tls.key", since: at(now, -30 * MINUTE) },
       rotation: {
-        phase: "distribute", number: 1, next: "see that all have root 5f0e93c2b7d8, then let it sign",
+        phase: "distribute", number: 1, next: "make sure that all have root 5f0e93c2b7d8, then let it sign",
         roots: [
           { fingerprint: "0c7b1d1f6a1e".padEnd(64, "0"), subject: "O=Strait, CN=root of May", ends: at(now, 3100 * 1440 * MINUTE), step: "signs", since: at(now, -900 * MINUTE), lastCertificateEnds: at(now, 1380 * MINUTE), assumed: false, lacks: [] },
-          { fingerprint: "5f0e93c2b7d8".padEnd(64, "0"), subject: "O=Strait, CN=root of November", ends: at(now, 3200 * 1440 * MINUTE), step: "distribute", since: at(now, -9 * MINUTE), lastCertificateEnds: null, assumed: false, lacks: [{ who: "cluster prod-ap", fact: "2 of its 9 namespaces don't have it yet" }] },
+          { fingerprint: "5f0e93c2b7d8".padEnd(64, "0"), subject: "O=Strait, CN=root of November", ends: at(now, 3200 * 1440 * MINUTE), step: "distribute", since: at(now, -9 * MINUTE), lastCertificateEnds: null, assumed: false, lacks: [{ who: "cluster prod-ap", fact: "2 of its 9 namespaces lack it" }] },
         ],
       },
     },
@@ -251,7 +251,7 @@ export function failures(now) {
       change: (world) => world["/debug/proxies"].splice(2, 1, proxy(now, 3, "web-2.shop", "hub", "us-east", "malformed IP address")) },
     { name: "a mesh config that can't be read", fact: /^Mesh config STR0110/, mark: ".troubles .what", code: "STR0110", mend: "strait check mesh",
       change: (world) => Object.assign(world["/debug/mesh"], { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] }) },
-    { name: "a roll-out that stopped", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies refused it.*2 changes wait/, mark: ".troubles a.bad", code: "STR1091", mend: "strait history release",
+    { name: "a roll-out that stopped", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies rejected the change.*2 changes wait/, mark: ".troubles a.bad", code: "STR1091", mend: "strait history release",
       change: (world) => Object.assign(world, { "/debug/mesh": { problems: [], held: stoppedAt(now).held }, "/debug/rollout": stoppedAt(now).rollout }) },
     { name: "a configuration that is held", fact: /^Configuration STR1070: held for 10m\S* by ann@ops: 5xx; 1 change waits/, mark: ".troubles .what", code: "STR1070", mend: "strait history list",
       change: (world) => Object.assign(world["/debug/mesh"], { held: { ...stoppedAt(now).held, since: ago, by: "ann@ops", reason: "5xx", byRollout: false, waiting: 1 } }) },

@@ -1,6 +1,6 @@
-//! Routing while a canary tool shifts traffic under load, with the objects that Flagger and Argo Rollouts write: a
-//! VirtualService with two hosts or two subsets, and an HTTPRoute with two backends. The tools patch the weights in place.
-//! No request may fail.
+//! Routing while a canary tool shifts traffic under load, with the objects that Flagger and Argo
+//! Rollouts write: a VirtualService with two hosts or two subsets, and an HTTPRoute with two
+//! backends. The tools patch the weights in place. No request may fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::scenarios::{finish, http};
 use crate::steering::{clients, version};
 use crate::world::{ECHO_PODS, PORTS, World, pod_labels, vip};
 
-/// The label with which Argo Rollouts distinguishes the pods of two ReplicaSets.
+/// Label by which Argo Rollouts distinguishes the pods of two ReplicaSets.
 const HASH: &str = "rollouts-pod-template-hash";
-/// The duration of the load, which is longer than the changes.
+/// Duration of the load in seconds, which is longer than the changes.
 const LOAD_SECONDS: u64 = 20;
-/// The number of patches from one version to the other.
+/// Number of patches from one version to the other.
 const STEPS: usize = 20;
 
 pub(crate) fn run(world: &mut World) {
@@ -83,8 +83,8 @@ struct Canary {
 }
 
 impl Canary {
-    /// Shifts all traffic from the primary to the canary and back, under load from every client. At the end, the version
-    /// `after` has all traffic.
+    /// Shifts all traffic from the primary to the canary and back, under load from every client. At
+    /// the end, the version `after` has all traffic.
     fn shift(&self, world: &World, after: &str) {
         let config = &world.apiservers["a"];
         let clients = clients(world);
@@ -137,7 +137,7 @@ fn merge_patch(object: &Value, spec: Value) -> Request {
     }
 }
 
-/// Flagger's routes: it leaves the canary in place with weight 0.
+/// Returns Flagger's routes. Flagger keeps the canary with weight 0.
 fn hosts(primary: usize) -> Value {
     json!([
         { "destination": { "host": "echo-primary" }, "weight": primary },
@@ -145,7 +145,7 @@ fn hosts(primary: usize) -> Value {
     ])
 }
 
-/// Argo's routes.
+/// Returns Argo's routes.
 fn subsets(stable: usize) -> Value {
     json!([
         { "destination": { "host": "echo", "subset": "stable" }, "weight": stable },
@@ -169,7 +169,7 @@ fn destination_rule(name: &str, spec: Value) -> Value {
     object("DestinationRule", name, spec)
 }
 
-/// Argo's DestinationRule, in which it sets the hash of each subset.
+/// Returns Argo's DestinationRule, in which Argo sets the hash of each subset.
 fn subsets_of(stable: &str, canary: &str) -> Value {
     let subset =
         |name: &str, hash: &str| json!({ "name": name, "labels": { "app": "echo", (HASH): hash } });

@@ -66,7 +66,7 @@ pub(crate) fn istio_kind(group: &str, kind: &str, plural: &str) -> Value {
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {
             "name": format!("{plural}.{group}"),
-            // API servers demand it for groups below k8s.io.
+            // API servers require it for groups below k8s.io.
             "annotations": { "api-approved.kubernetes.io": "unapproved, for tests" },
         },
         "spec": {

@@ -178,7 +178,7 @@ pub fn fits_certificate(
     let own = caller.proven_cluster().map(|own| canonical(context, own));
     let Some(own) = own.filter(|own| own != claimed) else { return Ok(()) };
     let fact =
-        format!("node {node} claims cluster {:?}, its certificate is of {own}", claimed.as_str());
+        format!("node {node} claims cluster {:?}, its certificate is for {own}", claimed.as_str());
     Err(AdmissionRefusal { code: &codes::CLAIM_OTHER_CLUSTER, fact })
 }
 

@@ -71,8 +71,8 @@ pub type Members = Arc<dyn Fn() -> Vec<MemberSummary> + Send + Sync>;
 pub(super) struct Asker<'a> {
     /// The authenticated identity.
     pub(super) identity: &'a SpiffeId,
-    /// The cluster that is proven. An account of the same name in another cluster may be somebody
-    /// else's.
+    /// The proven cluster, if any. An account with the same name in another cluster may have
+    /// another owner.
     pub(super) cluster: Option<ClusterId>,
 }
 

@@ -23,6 +23,10 @@ pub struct Stats {
     pub large_syncs: AtomicU64,
     /// Streams whose proxy was refused.
     pub refused: AtomicU64,
+    /// Streams whose resources were compared with newly generated ones.
+    pub(super) audited: AtomicU64,
+    /// Resources that differed in such a comparison.
+    pub(super) audit_mismatches: AtomicU64,
     /// The time from a change to the responses that contain it.
     pub propagation: Histogram,
     by_type: [ByType; ResourceType::SERVED.len()],
@@ -239,6 +243,16 @@ impl Stats {
                 "strait_certificate_requests_refused_total",
                 "Requests for certificates that were refused.",
                 &self.issued.refused,
+            ),
+            single(
+                "strait_audit_streams_total",
+                "Streams whose resources were compared with newly generated ones.",
+                &self.audited,
+            ),
+            single(
+                "strait_audit_mismatch_total",
+                "Resources that a proxy held in another version than the audit generated.",
+                &self.audit_mismatches,
             ),
             // The names of Istio's metrics, for dashboards that were made for Istio.
             single("citadel_server_csr_count", "Requests for certificates.", &self.issued.asked),

@@ -1,9 +1,11 @@
-//! The cluster in a certificate: the member whose token proved the workload, or whose own CA signed.
+//! The cluster of a certificate: the member whose token proved the workload, or whose dedicated CA
+//! signed the certificate.
 //!
-//! A certificate with this extension proves its cluster. It is refused for proxies of other clusters, and can't be exchanged
-//! for a certificate of another cluster.
+//! A certificate with this extension proves its cluster. It is refused for proxies of other
+//! clusters, and can't be exchanged for a certificate of another cluster.
 //!
-//! An extension that is not critical, as [`super::proof_time`] is one. Its value is a UTF8String: the member's ID.
+//! It is a non-critical extension like that of [`super::proof_time`]. Its value is a UTF8String:
+//! the member's ID.
 
 use rcgen::CustomExtension;
 use rustls_pki_types::CertificateDer;
@@ -11,20 +13,21 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use strait_model::ClusterId;
 
-/// Drawn as that of [`super::proof_time`], and of 28 bits at most for the same reason.
+/// Object identifier, chosen like that of [`super::proof_time`], with at most 28 bits for the same
+/// reason.
 const OID: [u64; 3] = [2, 25, 0x0b1c_5e0e];
 /// The tag of a UTF8String (X.690, 8.23).
 const TEXT: u8 = 0x0c;
 
 /// Returns the extension for workloads of `member`.
 pub(super) fn extension(member: &ClusterId) -> CustomExtension {
-    // An ID has 63 characters at most, so that its length is one byte.
+    // An ID has at most 63 characters, so its length fits one byte.
     let mut content = vec![TEXT, u8::try_from(member.as_str().len()).unwrap_or_default()];
     content.extend(member.as_str().bytes());
     CustomExtension::from_oid_content(&OID, content)
 }
 
-/// Returns the member in a certificate, if it contains one.
+/// Returns the member in `certificate`, if it has this extension.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<ClusterId> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let is_ours =
@@ -41,7 +44,7 @@ mod tests {
     use crate::testing::Ca;
 
     #[test]
-    fn a_member_is_read_back_from_the_certificate_that_carries_it() {
+    fn member_round_trips_through_a_certificate() {
         let ca = Ca::new();
         let with = |extension: CustomExtension| {
             let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {

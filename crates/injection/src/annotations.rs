@@ -37,8 +37,8 @@ const RESOURCES: [(&str, &str, &str); 4] = [
     ("proxyMemoryLimit", "limits", "memory"),
 ];
 
-/// Further supported annotations with the prefix `sidecar.istio.io/`. Injection writes `status` and reads `inject` if Istio's
-/// labels request injection.
+/// Further supported annotations with the prefix `sidecar.istio.io/`. Injection writes `status`. It
+/// reads `inject` if Istio's labels request injection.
 const SIDECAR: [&str; 9] = [
     "componentLogLevel",
     "interceptionMode",
@@ -53,9 +53,9 @@ const SIDECAR: [&str; 9] = [
 const INJECT: &str = "sidecar.istio.io/inject";
 const CONFIG: &str = "proxy.istio.io/config";
 
-/// The number of unsupported annotations and fields that get their own warning.
+/// Maximum number of unsupported annotations and fields with separate warnings.
 const WARNED_MAX: usize = 16;
-/// The maximum length of a name in a warning. API servers cut warnings at 256 bytes.
+/// Maximum length of a name in a warning, in bytes. API servers cut warnings at 256 bytes.
 const WARNED_BYTES_MAX: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,11 +82,12 @@ pub(super) struct SidecarWishes {
     pub(super) envoy_arguments: Vec<String>,
     /// How long connections may take to drain, in the syntax of the agent.
     pub(super) drain: Option<String>,
-    /// Istio's annotations that have no effect here, as warnings.
+    /// Warnings about Istio's annotations that have no effect here.
     pub(super) unsupported: Vec<String>,
 }
 
-/// The supported fields of `proxy.istio.io/config`, and the names of others, which are for Istio's agent.
+/// The supported fields of `proxy.istio.io/config`, and the names of the other fields, which only
+/// Istio's agent uses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ProxyConfigText {
@@ -159,7 +160,8 @@ impl SidecarWishes {
     }
 }
 
-/// Returns a warning for each of Istio's annotations, and each field of `proxy.istio.io/config`, that has no effect here.
+/// Returns a warning for each annotation of Istio and each field of `proxy.istio.io/config` that has
+/// no effect here.
 fn unsupported(annotations: &Value, config: &ProxyConfigText, istio_labels: bool) -> Vec<String> {
     let names = annotations.as_object().into_iter().flat_map(|annotations| annotations.keys());
     let names = names.filter(|name| is_of_istio(name) && !is_supported(name, istio_labels));

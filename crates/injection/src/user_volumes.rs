@@ -1,7 +1,8 @@
-//! Volumes that a pod's annotations add for its sidecar: `sidecar.istio.io/userVolume` and `userVolumeMount`.
+//! Volumes that a pod's annotations add for its sidecar: `sidecar.istio.io/userVolume` and
+//! `userVolumeMount`.
 //!
-//! As in Istio, each annotation is a JSON object by volume name, or a JSON list of elements with a `name`. The API server
-//! validates the source of a volume, as for each volume of a pod.
+//! As in Istio, each annotation is a JSON object by volume name, or a JSON list of elements with a
+//! `name`. The API server validates the source of a volume, as for each volume of a pod.
 
 use serde_json::{Value, json};
 
@@ -38,7 +39,8 @@ impl UserVolumes {
     /// Checks the volumes of a pod, and the names and paths of the sidecar's volumes.
     ///
     /// # Errors
-    /// Two volumes have one name, a mount has no volume, or the path of a mount overlaps a path of the sidecar.
+    /// Two volumes have one name, a mount has no volume, or the path of a mount overlaps a path of
+    /// the sidecar.
     pub(super) fn check(&self, pod: &Value, own: &[(&str, &str)]) -> Result<(), InjectRefusal> {
         let name_of = |value: &Value| text(value, "name").unwrap_or_default().to_owned();
         let mut names: Vec<String> = items(&pod["spec"], "volumes").iter().map(name_of).collect();

@@ -1,5 +1,5 @@
-//! `strait check config`: what becomes of each object of the mesh's configuration, in a mesh that runs or, with `-f`, in
-//! one that is made of files alone.
+//! `strait check config`: the state of each object of the mesh's configuration, in a running mesh
+//! or, with `-f`, in a mesh built from files only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,16 +19,17 @@ use strait_base::codes;
 use strait_explain::{ConfigQuery, ConfigState, ConfigView};
 use strait_sources::store::Warning;
 
-/// How many hosts are named that no file has.
+/// Maximum number of listed hosts that no file defines.
 const HOSTS_NAMED: usize = 10;
 
 /// The flags of `strait check config`.
 #[derive(Debug, Args)]
 pub(crate) struct ObjectCheckArgs {
-    /// With 'config': look at these files and directories, or '-' for standard input, without a control plane
+    /// With 'config': check these files and directories, or '-' for standard input, without a
+    /// control plane
     #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1..)]
     files: Vec<PathBuf>,
-    /// With --traffic, and with 'config': write what was found as JUnit's XML, too
+    /// With --traffic or 'config': also write the results to this file, as JUnit XML
     #[arg(long, value_name = "FILE", conflicts_with = "every")]
     pub(super) junit: Option<PathBuf>,
 }
@@ -38,32 +39,38 @@ pub(crate) struct ObjectCheckArgs {
 pub(crate) struct CheckPlaces {
     #[command(flatten)]
     kubeconfig: HubKubeconfig,
-    /// With -f: the namespace of objects that name none [default: default]; else the control plane's namespace
+    /// With -f: namespace of objects without metadata.namespace [default: default]; otherwise the
+    /// namespace of the control plane
     #[arg(long, short, value_name = "NS")]
     namespace: Option<String>,
-    /// The control plane's namespace
+    /// Namespace of the control plane
     #[arg(long, env = "STRAIT_NAMESPACE", value_name = "NS", default_value = SYSTEM_NAMESPACE)]
     system_namespace: String,
 }
 
 impl CheckPlaces {
-    /// Returns the config cluster, if no files are checked.
+    /// Returns the config cluster for checks without files.
     pub(super) fn hub(&self) -> Hub {
         self.kubeconfig.hub(self.namespace.clone().unwrap_or_else(|| self.system_namespace.clone()))
     }
 }
 
 impl ObjectCheckArgs {
-    /// Refuses flags that mean nothing elsewhere.
+    /// Rejects these flags if the category is not `config`. `--junit` is also accepted with
+    /// `--traffic`.
     pub(super) fn refuse(&self, is_traffic: bool) -> Result<(), CommandFailure> {
         if self.junit.is_some() && !is_traffic {
             let next = "strait check config --junit FILE, or strait check --traffic --junit FILE";
-            return Err(CommandFailure::usage("--junit goes with 'config' or --traffic").next(next));
+            return Err(CommandFailure::usage(
+                "--junit requires the category 'config' or --traffic",
+            )
+            .next(next));
         }
         if self.files.is_empty() {
             return Ok(());
         }
-        Err(CommandFailure::usage("-f goes with 'config'").next("strait check config -f FILE"))
+        Err(CommandFailure::usage("-f requires the category 'config'")
+            .next("strait check config -f FILE"))
     }
 }
 
@@ -84,7 +91,7 @@ const FINDINGS: TableLayout = TableLayout {
     ],
 };
 
-/// Runs `strait check config`. Exit code 2: an object, or a part of one, has no effect.
+/// Runs `strait check config`. Exit code 2 means that an object, or a part of one, has no effect.
 pub(super) async fn run(
     args: &ObjectCheckArgs,
     places: &CheckPlaces,
@@ -120,7 +127,7 @@ pub(super) async fn run(
     if states.is_empty() {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
         tell!(
-            "{}: of VirtualServices, DestinationRules and whatever else Strait follows there is none; a kind that is spelt otherwise is none",
+            "{}: no object of a kind that Strait supports, such as VirtualService; check the spelling of the kinds",
             clean(&files.join(", "))
         );
     }
@@ -131,13 +138,13 @@ pub(super) async fn run(
     Ok(if unread { Exit::Unhealthy } else { exit(&answer) })
 }
 
-/// Whether a warning is about a file that can't be read completely.
+/// Returns whether a warning is about a file that can't be read completely.
 fn is_unread(warning: &Warning) -> bool {
     warning.text.starts_with(codes::CONFIG_FILE.id)
 }
 
-/// Returns a test case for each object, which fails if the exit code is 2 because of it, and one for each file that can't be
-/// read.
+/// Returns a test case for each object and for each file that can't be read completely. Cases fail
+/// if they cause exit code 2.
 fn suite(states: &Value, warnings: &[Warning]) -> TestSuite {
     let of_object = |state: &Value| {
         let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
@@ -169,7 +176,7 @@ fn suite(states: &Value, warnings: &[Warning]) -> TestSuite {
     TestSuite { name: "strait check config", cases }
 }
 
-/// What is said of hosts that no file has.
+/// Returns a note about hosts that no file defines.
 fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
     let named = hosts.iter().take(HOSTS_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = match hosts.len().saturating_sub(HOSTS_NAMED) {
@@ -178,22 +185,22 @@ fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
     };
     (!hosts.is_empty()).then(|| {
         format!(
-            "no file has a service {named}{more}: whether it is there, a control plane knows (strait check config)"
+            "no file defines the hosts {named}{more}: use strait check config without -f to check them against a running mesh"
         )
     })
 }
 
-/// Whether some object, or a part of one, has no effect.
+/// Returns exit code 2 if an object, or a part of one, has no effect.
 fn exit(states: &Value) -> Exit {
     if items(states).iter().any(has_no_effect) { Exit::Unhealthy } else { Exit::Fine }
 }
 
-/// Whether an object, or a part of it, has no effect.
+/// Returns whether an object, or a part of it, has no effect.
 fn has_no_effect(state: &Value) -> bool {
     matches!(state["state"].as_str(), Some("refused" | "partly" | "shadowed"))
 }
 
-/// What was found, a line for each reason, and how many objects are how.
+/// Renders a line for each reason, and the number of objects in each state.
 fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String {
     if matches!(show.output, Format::Json | Format::Yaml) {
         return FINDINGS.render(raw, states, show, look);
@@ -219,7 +226,7 @@ fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String 
     let total = items(states).len();
     let counts: Vec<_> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     out += &match total {
-        0 => "There are no objects of the mesh's configuration.\n".to_owned(),
+        0 => "The mesh has no configuration objects.\n".to_owned(),
         1 => format!("1 object: {}\n", counts.join(", ")),
         _ => format!("{total} objects: {}\n", counts.join(", ")),
     };
@@ -231,7 +238,7 @@ fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String 
     out
 }
 
-/// A row for each reason of an object.
+/// Returns a row for each reason of an object.
 fn findings(state: &Value) -> Vec<Value> {
     let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
     let of_cluster = match state["cluster"].as_str() {

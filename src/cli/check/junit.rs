@@ -1,4 +1,4 @@
-//! Results in the form that CI systems read: JUnit's XML.
+//! Results as JUnit XML, which CI systems read.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(super) struct TestSuite {
     pub(super) cases: Vec<TestCase>,
 }
 
-/// One result.
+/// The result of one check.
 pub(super) struct TestCase {
     pub(super) class: String,
     pub(super) name: String,
@@ -59,11 +59,11 @@ impl TestSuite {
 pub(super) fn write(file: &Path, suite: &TestSuite) -> Result<(), CommandFailure> {
     std::fs::write(file, suite.xml()).map_err(|error| {
         let text = format!("{} can't be written: {error}", file.display());
-        CommandFailure::failed(text).next("name a file in a folder that you may write to")
+        CommandFailure::failed(text).next("choose a file in a writable directory")
     })
 }
 
-/// Text for an attribute of XML, which has no control characters.
+/// Escapes text for an XML attribute and replaces control characters.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in clean(text).chars() {

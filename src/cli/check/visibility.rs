@@ -1,4 +1,4 @@
-//! What `strait check` recommends for meshes with several tenants.
+//! Recommendation of `strait check` for meshes with several tenants.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(super) fn recommended(policy: &Value) -> Option<Value> {
         count => format!(" and {} more", count - 2),
     };
     let fact = format!(
-        "{} objects apply to the whole mesh without saying so, of namespaces {first}, {second}{more}",
+        "{} objects apply to the whole mesh by default, of namespaces {first}, {second}{more}",
         objects.len()
     );
     Some(note("policy", &codes::DEFAULT_VISIBILITY, "policy".into(), fact))
@@ -44,8 +44,7 @@ mod tests {
         }
         let found = recommended(&policy(&["shop", "pay", "root", "a"])).expect("a note");
         assert_eq!((&found["severity"], &found["code"]), (&json!("note"), &json!("STR1111")));
-        let fact =
-            "4 objects apply to the whole mesh without saying so, of namespaces a, pay and 1 more";
+        let fact = "4 objects apply to the whole mesh by default, of namespaces a, pay and 1 more";
         assert_eq!(found["fact"], fact);
     }
 }

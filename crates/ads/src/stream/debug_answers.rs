@@ -1,4 +1,4 @@
-//! Answers to debug requests of istioctl on a stream.
+//! Responses to debug requests of istioctl on a stream.
 
 use tonic::Status;
 use tracing::warn;
@@ -28,7 +28,8 @@ impl Stream {
             return Err(violation_status(&Violation::NoNode));
         }
         if self.debug_answers == DEBUG_ANSWERS_MAX {
-            let text = format!("STR0503: more than {DEBUG_ANSWERS_MAX} questions on one stream");
+            let text =
+                format!("STR0503: more than {DEBUG_ANSWERS_MAX} debug requests on one stream");
             return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
         }
         self.debug_answers += 1;

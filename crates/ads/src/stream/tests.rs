@@ -2,6 +2,7 @@ use prost::Message;
 use tokio::sync::watch;
 
 use super::*;
+use crate::audit;
 use crate::budgets::{Budgets, Pressure};
 use crate::connections::Connections;
 use crate::server::XdsConfig;
@@ -99,6 +100,7 @@ fn stream_with(
         max_connections: 1,
         certificate_lifetime_max: Duration::from_secs(3600),
         descriptors: Arc::default(),
+        audit_interval: None,
         drain: tokio_util::sync::CancellationToken::new(),
     });
     let (peer, address) = (Arc::new(peer), ([127, 0, 0, 1], 0).into());
@@ -165,6 +167,42 @@ async fn names_in_a_rejection_are_subscribed_to() {
     }
     let woken = stream.shared.interest.mark(&Changes::of_endpoints([host("b.ns")]));
     assert_eq!(woken, 1);
+}
+
+/// The second version is published without marking the streams that it affects, as a mistake in
+/// deciding which these are would do.
+#[tokio::test]
+async fn audit_finds_and_repairs_a_change_that_reached_no_stream() {
+    let mut mesh = mesh();
+    let (versions, context) = watch::channel(Some(version(&mut mesh)));
+    let mut stream = stream_of(ProtocolForm::Delta, context);
+    let shared = Arc::clone(&stream.shared);
+    let mismatches = || shared.stats.audit_mismatches.load(Ordering::Relaxed);
+    let cds = DeltaDiscoveryRequest {
+        node: node(&[("CLUSTER_ID", "east")]),
+        type_url: ResourceType::Cluster.url().into(),
+        ..Default::default()
+    };
+    assert!(stream.take(&cds.encode_to_vec()).is_ok());
+    let (type_url, resource_names_subscribe) = endpoints(&["a.ns"]);
+    let eds = DeltaDiscoveryRequest { type_url, resource_names_subscribe, ..Default::default() };
+    assert!(stream.take(&eds.encode_to_vec()).is_ok());
+    assert!(!stream.responses().is_empty());
+    assert!(stream.due().is_none());
+    audit::round(Arc::clone(&shared), Duration::ZERO).await;
+    assert_eq!((shared.stats.audited.load(Ordering::Relaxed), mismatches()), (1, 0));
+
+    let moved = ["a.ns", "b.ns"]
+        .into_iter()
+        .fold(shard("east", 2), |word, name| word.with(service(name), vec![endpoint("10.0.0.10")]));
+    mesh.apply(MeshEvent::Registry(moved.built()));
+    versions.send(Some(version(&mut mesh))).expect("the stream receives");
+    audit::round(Arc::clone(&shared), Duration::ZERO).await;
+    assert_eq!(mismatches(), 1);
+    assert!(stream.take_changes().is_ok());
+    assert_eq!(sent(&mut stream), 1);
+    audit::round(Arc::clone(&shared), Duration::ZERO).await;
+    assert_eq!(mismatches(), 1);
 }
 
 #[tokio::test]

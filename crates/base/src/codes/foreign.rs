@@ -1,9 +1,9 @@
-//! 1110 and 1111: what objects of one namespace mean for proxies of other namespaces.
+//! 1110 and 1111: the effect of objects on proxies of other namespaces.
 
 use super::code::Code;
 
 codes! {
-    /// Objects that other namespaces do not receive, because of the bytes that they add to a proxy.
+    /// Objects that other namespaces do not receive, because of their size in a proxy.
     FOREIGN_BYTES = "STR1110", "objects of a namespace add too much to proxies of other namespaces",
         "Export fewer of them (exportTo), give them fewer rules, or raise traffic.foreignBytes of the policy file.", "\
 An exported object is sent to the proxies of all namespaces that see it, and a small object can become a large
@@ -13,7 +13,7 @@ namespace, and the objects of all other namespaces together 16 MiB. The policy f
 namespace only. Past the second limit this affects the namespaces whose oldest exported object is youngest,
 and a Sidecar that names such a namespace still imports its objects. No other object is affected.";
 
-    /// Objects that all namespaces see without saying so.
+    /// Objects that are visible to all namespaces by default.
     DEFAULT_VISIBILITY = "STR1111", "objects of several namespaces apply to the whole mesh without saying so",
         "Set traffic.defaultVisibility: namespace in the policy file; 'strait policy test FILE' lists what changes.", "\
 A VirtualService, DestinationRule or ServiceEntry without exportTo applies to proxies of all namespaces, as in

@@ -1,8 +1,10 @@
-//! Withholds objects from proxies of other namespaces if they would add too many bytes to each.
+//! Withholds objects from proxies of other namespaces if they would add too many bytes to each
+//! proxy.
 //!
-//! Each object is measured once, when it comes or changes: by the resources that a proxy receives which imports all of it.
-//! The result depends on objects and services only, so that all replicas withhold the same. Objects of the root namespace are
-//! the operator's and are never withheld. A change costs the objects that it concerns.
+//! Each object is measured once, when it is added or changed. Its size is that of the resources for
+//! a proxy that imports all of it. The result depends only on objects and services, so all replicas
+//! withhold the same objects. Objects of the root namespace belong to the operator and are never
+//! withheld. The cost of a change depends only on the objects that it affects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,26 +19,27 @@ use strait_model::{ExportTo, Hostname, Namespace, Port, Protocol};
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, ObjectMeta, Traffic, Withheld};
 
-/// How many bytes the objects of a namespace may add to a proxy of that namespace.
+/// The maximum number of bytes that the objects of a namespace may add to a proxy in that
+/// namespace.
 const OWN_BYTES_MAX: usize = 16 << 20;
-/// The most that one object is taken to be.
+/// The cap on the size of one object, in bytes.
 const BYTES_MAX: usize = 1 << 40;
-/// The port at which requests to hosts are routed that no service has.
+/// The port that routes requests to hosts of no service.
 const PLAIN_PORT: u16 = 80;
 
-/// The encoded bytes of the rules of an object.
+/// The encoded size of an object's rules, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleBytes {
-    /// Its routes. Hosts of a port share them.
+    /// The size of the routes. Hosts with the same port share them.
     pub routes: usize,
-    /// Its filter chains, which each listener of a host has.
+    /// The size of the filter chains. Each listener of a host contains them.
     pub chains: usize,
 }
 
-/// Measures the rules of an object.
+/// A function that measures the rules of an object.
 pub type MeasureRules = fn(&RoutedService) -> RuleBytes;
 
-/// The inputs of a decision besides the rules.
+/// The inputs of the decision apart from the rules.
 #[derive(Clone, Copy)]
 pub(super) struct WithholdingInputs<'a> {
     pub(super) measure: MeasureRules,
@@ -54,35 +57,37 @@ pub(super) struct Withholding {
     withheld: Arc<Withheld>,
 }
 
-/// The objects of a namespace and the bytes that they add to one proxy together.
+/// The objects of a namespace, with the total number of bytes that they add to one proxy.
 #[derive(Debug, Clone, Default)]
 struct MeasuredNamespace {
     objects: OrdMap<ObjectMeta, MeasuredObject>,
-    /// Of the namespace.
+    /// For a proxy in the namespace, in bytes.
     own: usize,
-    /// Of another namespace.
+    /// For a proxy in another namespace, in bytes.
     exported: usize,
 }
 
-/// The rules that apply to other proxies than before, because other objects are withheld.
+/// The rules that apply to different proxies than in the last version, because different objects
+/// are withheld.
 #[derive(Debug, Default)]
 pub(super) struct WithholdingChanges {
     pub(super) hosts: Vec<HostPattern>,
     pub(super) gateways: bool,
 }
 
-/// An object and the bytes that it adds to one proxy.
+/// An object and the number of bytes that it adds to one proxy.
 #[derive(Debug, Clone)]
 struct MeasuredObject {
     routed: Arc<RoutedService>,
     rules: RuleBytes,
     bytes: usize,
-    /// Whether other namespaces see it.
+    /// Whether it is exported to other namespaces.
     is_exported: bool,
 }
 
 impl Withholding {
-    /// Takes rules that apply now, and notes which are withheld. `changes` names the services that changed.
+    /// Measures the current rules and records in them which objects are withheld. `changes` lists
+    /// the services that changed. Returns the rules that apply to different proxies now.
     pub(super) fn take(
         &mut self,
         rules: &mut Arc<Traffic>,
@@ -124,7 +129,7 @@ impl Withholding {
         noted
     }
 
-    /// Adds the measured objects whose hosts have other ports, or may have.
+    /// Adds measured objects whose hosts may have different ports now.
     fn concerned(
         &self,
         now: &Traffic,
@@ -200,7 +205,8 @@ impl Withholding {
         }
         let sum: usize = fitting.iter().map(|(.., exported)| exported).sum();
         if sum > limits.total {
-            // The older a namespace's first exported object, the earlier the namespace has its share.
+            // Allot the total by age: the older a namespace's first exported object, the earlier
+            // its turn.
             fitting.sort_by_key(|(namespace, all, _)| (all.oldest(), *namespace));
             let mut given = 0_usize;
             for (namespace, _, exported) in fitting {
@@ -214,13 +220,13 @@ impl Withholding {
         withheld
     }
 
-    /// The rules that apply to other proxies where objects of these namespaces are withheld, or no longer.
+    /// Returns the rules of these namespaces, whose objects apply to different proxies now.
     fn note(&self, namespaces: &BTreeSet<Namespace>) -> WithholdingChanges {
         let mut noted = WithholdingChanges::default();
         let all = namespaces.iter().filter_map(|namespace| self.namespaces.get(namespace));
         for one in all.flat_map(|all| all.objects.values()) {
             noted.hosts.extend(one.routed.service.mesh_hosts().cloned());
-            // Rules bring the services to which they lead into the scopes of Sidecars.
+            // Rules add their destinations to the scopes of Sidecars.
             let destinations =
                 one.routed.destinations().map(|to| HostPattern::of_service(&to.host));
             noted.hosts.extend(destinations);
@@ -231,7 +237,7 @@ impl Withholding {
 }
 
 impl MeasuredNamespace {
-    /// Replaces an object.
+    /// Replaces an object, or removes it if `now` is `None`.
     fn exchange(&mut self, meta: &ObjectMeta, now: Option<MeasuredObject>) {
         let exported = |one: &MeasuredObject| if one.is_exported { one.bytes } else { 0 };
         if let Some(now) = &now {
@@ -248,8 +254,8 @@ impl MeasuredNamespace {
         }
     }
 
-    /// Withholds the youngest objects if all objects together exceed the limit for proxies of their own namespace. Returns how many bytes
-    /// of these are exported.
+    /// Withholds the youngest objects if all objects together exceed the limit for proxies in their
+    /// own namespace. Returns the exported bytes among the withheld ones.
     fn surplus(&self, withheld: &mut Withheld) -> usize {
         if self.own <= OWN_BYTES_MAX {
             return 0;
@@ -266,14 +272,14 @@ impl MeasuredNamespace {
         exported
     }
 
-    /// When its oldest exported object was made.
+    /// Returns the creation time of the oldest exported object.
     fn oldest(&self) -> Option<i64> {
         let (meta, _) = self.objects.iter().find(|(_, one)| one.is_exported)?;
         Some(meta.created)
     }
 }
 
-/// The bytes that an object adds to a sidecar or to a router, whichever is more.
+/// Returns the bytes that an object adds to a sidecar or to a router, whichever is larger.
 fn bytes(
     routed: &RoutedService,
     rules: RuleBytes,
@@ -301,7 +307,7 @@ fn bytes(
         for port in around.iter().flat_map(|service| service.ports()) {
             if takes_requests(port) {
                 tables.insert(port.number);
-                // A port without a declared protocol has a route configuration for each service.
+                // A port without a declared protocol has a route configuration per service.
                 alone += usize::from(port.protocol == Protocol::Auto);
             }
             listeners += usize::from(port.protocol != Protocol::Udp);
@@ -315,7 +321,7 @@ fn bytes(
     let ports: BTreeSet<u16> = gateways.flat_map(|name| traffic.gateways.ports_of(name)).collect();
     let hosts: usize = routed.service.hosts.iter().map(named).sum();
     let at_router = routes.saturating_add(chains).saturating_add(hosts).saturating_mul(ports.len());
-    // Sums stay far from overflow.
+    // The cap keeps sums far from overflow.
     at_sidecar.max(at_router).min(BYTES_MAX)
 }
 

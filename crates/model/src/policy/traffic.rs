@@ -29,7 +29,8 @@ impl Default for ForeignBytes {
     }
 }
 
-/// The namespaces that see an object without `exportTo`, unless the mesh config has a default for its kind.
+/// The namespaces that see an object without `exportTo`, unless the mesh config has a default for
+/// its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DefaultVisibility {
     /// Every namespace.
@@ -54,7 +55,7 @@ struct ForeignBytesText {
     total: Option<Value>,
 }
 
-/// Reads the section.
+/// Parses the section.
 pub(super) fn limits(text: TrafficText) -> Result<TrafficLimits, InvalidPolicy> {
     let mut limits = TrafficLimits::default();
     if let Some(text) = text.foreign_bytes {

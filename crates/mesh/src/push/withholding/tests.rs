@@ -15,7 +15,7 @@ use strait_rules::testing::kind_settings;
 use strait_rules::traffic::virtual_services::RoutedService;
 use strait_rules::traffic::{HostPattern, Selection, TrafficIndex};
 
-/// A mesh with objects, of whose rules each is taken to be 1,000 bytes.
+/// A mesh with objects; each rule counts as 1,000 bytes.
 struct Tenants {
     mesh: MeshState,
     index: TrafficIndex,
@@ -47,7 +47,7 @@ impl Tenants {
         self.mesh.apply(MeshEvent::Policy(Arc::new(policy)));
     }
 
-    /// Puts an object there that was made at that time and has so many rules.
+    /// Adds an object with this creation time, in seconds, and this number of rules.
     fn put(&mut self, name: &str, created: u64, rules: usize, spec: Value) {
         let (namespace, name) = name.split_once('/').expect("NAMESPACE/NAME");
         let key = ObjectKey {
@@ -79,7 +79,7 @@ fn hosts(name: &str) -> Value {
     json!({ "hosts": [format!("{name}.example")] })
 }
 
-/// Whether the rules for `NAME.example` apply to proxies of a namespace.
+/// Returns whether the rules for `NAME.example` apply to proxies in a namespace.
 fn applies(context: &PushContext, name: &str, namespace: &str) -> bool {
     let host = HostPattern::written(&format!("{name}.example")).expect("a host");
     let namespace = Namespace::from(namespace);
@@ -102,7 +102,7 @@ fn objects_of_a_namespace_past_its_limit_apply_to_their_own_namespace_only() {
     assert!(["a", "b"].into_iter().all(|name| applies(&context, name, "evil")));
     assert!(applies(&context, "c", "pay") && applies(&context, "c", "evil"));
     assert!(changes.deps.contains(&Dep::Traffic("a.example".into())), "{:?}", changes.deps);
-    // Back below the limit.
+    // Below the limit again.
     mesh.put("evil/b", 2, 1, hosts("b"));
     let (context, changes) = mesh.next();
     assert!(applies(&context, "a", "pay") && applies(&context, "b", "pay"));
@@ -132,7 +132,7 @@ fn total_goes_to_the_namespaces_with_the_oldest_objects() {
     let seen = ["a", "b", "c"].map(|name| applies(&context, name, "pay"));
     assert_eq!(seen, [false, true, true]);
     assert!(applies(&context, "a", "young"));
-    // A policy with a higher limit lets all apply.
+    // With a higher limit in the policy, all apply.
     mesh.limit("{namespace: 2500, total: 9Ki}");
     let (context, changes) = mesh.next();
     assert!(
