@@ -80,21 +80,33 @@ pub struct ManifestContents {
     pub objects: Objects,
     /// The objects of member clusters: Services and Pods.
     pub members: Vec<Value>,
+    /// Objects in a namespace that their manifests do not name.
+    pub unnamed: BTreeSet<ObjectKey>,
+}
+
+/// The namespaces that manifests do not name.
+#[derive(Debug, Clone, Copy)]
+pub struct ManifestNamespaces<'a> {
+    /// The namespace of objects without `metadata.namespace`.
+    pub of_objects: &'a str,
+    /// The system namespace, in which Secrets describe clusters. `None` if it is not known.
+    pub system: Option<&'a str>,
 }
 
 /// Reads files of manifests, with the names for warnings, like the files of a configuration
 /// directory. Of two objects with one name, the one in the first file (by name) applies.
 pub fn read_manifests(
     files: impl IntoIterator<Item = (String, Vec<u8>)>,
-    system_namespace: &str,
+    namespaces: ManifestNamespaces<'_>,
 ) -> ManifestContents {
-    let mut all = DirectoryFiles::new(system_namespace.to_owned());
-    let mut found = Vec::new();
+    let mut all = DirectoryFiles::new(namespaces.system.unwrap_or_default().to_owned());
+    let (mut found, mut unnamed) = (Vec::new(), BTreeSet::new());
     for (name, bytes) in files {
         let mut file = ConfigFile { was_good: true, ..ConfigFile::default() };
-        match parse(&name, &bytes, system_namespace) {
-            Ok(ParsedFile { objects, members }) => {
+        match parse(&name, &bytes, namespaces.of_objects) {
+            Ok(ParsedFile { objects, members, unnamed: ids }) => {
                 file.objects = objects;
+                unnamed.extend(ids.iter().map(ObjectId::key));
                 found.extend(members.into_iter().map(|(object, _)| object));
             }
             Err(FileFault { mut wrong, good }) => {
@@ -105,7 +117,7 @@ pub fn read_manifests(
         }
         all.files.insert(name, Arc::new(file));
     }
-    ManifestContents { objects: all.objects(), members: found }
+    ManifestContents { objects: all.objects(), members: found, unnamed }
 }
 
 /// Returns the paths of the manifest files in a directory.
@@ -332,7 +344,7 @@ impl DirectoryFiles {
         };
         file.stamp = read.0;
         match read.1 {
-            Ok(ParsedFile { objects, members }) => {
+            Ok(ParsedFile { objects, members, .. }) => {
                 let warnings = members.into_iter().map(|(_, warning)| warning).collect();
                 (file.objects, file.warnings, file.was_good) = (objects, warnings, true);
                 (file.earlier, file.wrong) = (Vec::new(), None);
@@ -356,6 +368,7 @@ impl DirectoryFiles {
     /// Returns all objects. Of two with the same name, the one in the first file (by name) applies.
     fn objects(&self) -> Objects {
         let mut all: BTreeMap<&ObjectId, (&str, &StoreObject)> = BTreeMap::new();
+        let mut variants: BTreeMap<&ObjectId, BTreeSet<&str>> = BTreeMap::new();
         let mut warnings: Vec<Warning> = self.failure.iter().cloned().collect();
         warnings.extend(self.guard.waiting().map(|(of, doubt)| Warning {
             source: "the directory".to_owned(),
@@ -371,17 +384,8 @@ impl DirectoryFiles {
         for (name, file) in &self.files {
             warnings.extend(file.warnings.iter().cloned());
             for (key, object) in file.counting() {
-                if let Some((first, _)) = all.get(key) {
-                    let text = format!(
-                        "{} {} is in {first} already; that one is used",
-                        key.kind, key.name
-                    );
-                    warnings.push(Warning {
-                        source: name.clone(),
-                        document: None,
-                        line: None,
-                        text,
-                    });
+                if all.contains_key(key) {
+                    variants.entry(key).or_default().insert(name);
                 } else {
                     all.insert(key, (name, object));
                 }
@@ -394,12 +398,17 @@ impl DirectoryFiles {
                 }
             }
         }
+        warnings.extend(variants.iter().map(|(id, files)| {
+            let first = all.get(id).map_or("", |(name, _)| *name);
+            variants_warning(id, first, files)
+        }));
         let (mut objects, mut others) = (Objects::default(), Vec::new());
         for (id, (name, object)) in all {
             match object {
                 StoreObject::Secret(secret) if !secret.describes_clusters() => {}
                 StoreObject::Secret(secret)
-                    if secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
+                    if !self.system_namespace.is_empty()
+                        && secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
                 {
                     let text = format!(
                         "Secret {} is ignored: only those in namespace {} are used",
@@ -434,6 +443,24 @@ impl DirectoryFiles {
         objects.partial = never_good.next().map(|(name, _)| name.as_str().into());
         objects
     }
+}
+
+/// Returns the one warning about an object that several files contain. `first` is the file that
+/// applies, `files` are the other ones.
+fn variants_warning(id: &ObjectId, first: &str, files: &BTreeSet<&str>) -> Warning {
+    const NAMED_MAX: usize = 5;
+    let named: Vec<&str> = files.iter().copied().take(NAMED_MAX).collect();
+    let more = match files.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text = format!(
+        "{} {} is in {}{more} as well; the one here is used",
+        id.kind,
+        id.name,
+        named.join(", ")
+    );
+    Warning { source: first.to_owned(), document: None, line: None, text }
 }
 
 /// Returns the manifest files by name, and the names of pipes, sockets and devices: opening one may
@@ -477,6 +504,8 @@ struct ParsedFile {
     objects: Vec<(ObjectId, StoreObject)>,
     /// Objects of member clusters, each with the warning for a configuration directory.
     members: Vec<(Value, Warning)>,
+    /// Objects whose manifests name no namespace.
+    unnamed: Vec<ObjectId>,
 }
 
 /// The first error in a file, and its valid objects.
@@ -486,13 +515,13 @@ struct FileFault {
 }
 
 /// Parses the objects of one file.
-fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<ParsedFile, FileFault> {
+fn parse(name: &str, bytes: &[u8], default_namespace: &str) -> Result<ParsedFile, FileFault> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(FileFault { wrong: warning(name, None, "is not UTF-8"), good: Vec::new() });
     };
-    parse_text(name, text, system_namespace).map_err(|wrong| {
+    parse_text(name, text, default_namespace).map_err(|wrong| {
         let each = documents(text).into_iter();
-        let good = each.filter_map(|one| parse_text(name, one, system_namespace).ok());
+        let good = each.filter_map(|one| parse_text(name, one, default_namespace).ok());
         FileFault { wrong, good: good.flat_map(|parsed| parsed.objects).collect() }
     })
 }
@@ -519,7 +548,7 @@ fn is_marker(line: &str) -> bool {
 }
 
 /// Parses the objects of a text, or returns the first error.
-fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFile, Warning> {
+fn parse_text(name: &str, text: &str, default_namespace: &str) -> Result<ParsedFile, Warning> {
     let options = serde_saphyr::options! {
         // The file size limits the rest: one file may contain all objects of a cluster.
         budget: serde_saphyr::budget! {
@@ -549,9 +578,16 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
     for document in documents {
         let line = document.referenced.line();
         let at = Some((document_at(&by_line, line), line));
-        for object in object::read(document.value.to_value(), system_namespace) {
+        let document = document.value.to_value();
+        let is_named = object::named_namespaces(&document);
+        let objects = object::read(document, default_namespace).into_iter();
+        for (object, is_named) in objects.zip(is_named) {
             match object {
-                Ok(object) => parsed.objects.push(object),
+                Ok(object) => {
+                    let is_unnamed = !is_named && !object.0.name.namespace.is_empty();
+                    parsed.unnamed.extend(is_unnamed.then(|| object.0.clone()));
+                    parsed.objects.push(object);
+                }
                 Err(UnusableObject::OfMember(object, fact)) => {
                     parsed.members.push((object, warning(name, at, &fact)));
                 }

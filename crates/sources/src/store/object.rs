@@ -98,6 +98,18 @@ pub(super) fn read(
     vec![one(document, system_namespace)]
 }
 
+/// Returns whether each object of a document names its namespace, in the order of [`read`].
+pub(super) fn named_namespaces(document: &Value) -> Vec<bool> {
+    let is_named = |object: &Value| {
+        object["metadata"]["namespace"].as_str().is_some_and(|namespace| !namespace.is_empty())
+    };
+    let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match document["items"].as_array().filter(|_| is_list) {
+        Some(items) => items.iter().map(is_named).collect(),
+        None => vec![is_named(document)],
+    }
+}
+
 fn one(
     mut document: Value,
     system_namespace: &str,

@@ -224,11 +224,35 @@ fn the_first_file_by_name_wins() {
     assert_eq!(east(&fixture), b"one");
     assert_eq!(
         fixture.warnings(),
-        ["2.yaml: Secret strait-system/a is in 1.yaml already; that one is used"]
+        ["1.yaml: Secret strait-system/a is in 2.yaml as well; the one here is used"]
     );
     fs::remove_file(fixture.directory.path().join("1.yaml")).expect("removed");
     assert!(fixture.look());
     assert_eq!(east(&fixture), b"two");
+}
+
+#[test]
+fn variants_of_one_object_are_one_warning() {
+    let text = secret("a", "stringData: {east: one}");
+    let names: Vec<String> = (1..=8).map(|at| format!("{at}.yaml")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (&**name, &*text)).collect();
+    let expected = "1.yaml: Secret strait-system/a is in 2.yaml, 3.yaml, 4.yaml, 5.yaml, 6.yaml and 2 more as well; \
+                    the one here is used";
+    assert_eq!(Fixture::with(&files).warnings(), [expected]);
+}
+
+#[test]
+fn objects_without_a_namespace_are_placed_and_named() {
+    let text = "apiVersion: v1\nkind: List\nitems:\n\
+        - {apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: a}}\n\
+        - {apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: b, namespace: shop}}\n\
+        - {apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: c}}\n";
+    let namespaces = ManifestNamespaces { of_objects: "default", system: Some("strait-system") };
+    let contents = read_manifests([("a.yaml".to_owned(), text.into())], namespaces);
+    let place = |key: &ObjectKey| format!("{}/{}", key.namespace, key.name);
+    let all: Vec<_> = contents.objects.others.iter().map(|(key, _)| place(key)).collect();
+    assert_eq!(all, ["/c", "default/a", "shop/b"]);
+    assert_eq!(contents.unnamed.iter().map(place).collect::<Vec<_>>(), ["default/a"]);
 }
 
 #[test]
