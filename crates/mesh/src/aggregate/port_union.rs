@@ -31,8 +31,7 @@ impl<'a> PortUnion<'a> {
         self.lost.entry((field, winner)).or_default().insert(loser);
     }
 
-    /// Adds the ports of a shard. Ports that are not for all proxies are
-    /// compared, but not added.
+    /// Adds the ports of a shard. Ports that are not for all proxies are compared, but not added.
     pub(super) fn add(&mut self, key: &'a ShardKey, service: &'a Service, is_for_all: bool) {
         let cluster = &key.cluster;
         let Some(first_count) = self.first_count else {
