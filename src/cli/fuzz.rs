@@ -44,7 +44,7 @@ fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {
         locality: Locality::default(),
         node_name: None,
         takes_given_addresses: false,
-        sees: None,
+        visible_networks: None,
         sds: None,
         topology: None,
         istio_version: None,

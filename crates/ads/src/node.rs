@@ -79,7 +79,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         cluster: ClusterId::from(metadata.text("CLUSTER_ID").unwrap_or_default()),
         // An empty value, for example from a template, is ignored.
         network: metadata.text("NETWORK").filter(|text| !text.is_empty()).map(NetworkId::from),
-        sees: optional("REQUESTED_NETWORK_VIEW").map(|text: Arc<str>| {
+        visible_networks: optional("REQUESTED_NETWORK_VIEW").map(|text: Arc<str>| {
             let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
             let names: BTreeSet<_> = names.map(NetworkId::from).collect();
             names.into_iter().collect()

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use strait_base::{codes, folder};
 use strait_model::mesh_config::{
     DefaultProviderFault, Defaults, InvalidYaml, MeshConfig, MeshNetworks, MeshSettings, MeshTexts,
-    SourceProblem, in_one_form,
+    SourceProblem, normalize_text,
 };
 
 /// The key of mesh config in a ConfigMap.
@@ -85,7 +85,7 @@ pub fn reload<T: PartialEq>(
     default: impl FnOnce() -> T,
     parse: impl FnOnce(&str) -> Result<T, InvalidYaml>,
 ) -> LastGood<T> {
-    let written = text.as_ref().ok().and_then(|text| text.map(in_one_form));
+    let written = text.as_ref().ok().and_then(|text| text.map(normalize_text));
     let read = text.and_then(|text| Ok(text.map(parse).transpose()?));
     match read.map(|value| value.unwrap_or_else(default)) {
         Ok(value) if value == *previous.value => {
@@ -496,14 +496,14 @@ mod tests {
         let (watcher, mut settings, _problems) =
             watcher(ConfigTextSource::Defaults, ConfigTextSource::File(at("meshNetworks")));
         assert_eq!(
-            settings.borrow_and_update().networks.of_registry(&"a".into()),
+            settings.borrow_and_update().networks.network_by_registry(&"a".into()),
             Some(&"n1".into())
         );
         let tasks = Supervisor::new();
         tasks.spawn("mesh", watcher.run());
         version("..2", "networks: {n2: {endpoints: [{fromRegistry: a}]}}");
         until(&mut settings, |settings| {
-            settings.networks.of_registry(&"a".into()) == Some(&"n2".into())
+            settings.networks.network_by_registry(&"a".into()) == Some(&"n2".into())
         })
         .await;
         assert!(tasks.shut_down(LIMIT).await);

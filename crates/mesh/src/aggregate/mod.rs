@@ -8,6 +8,7 @@
 mod claims;
 mod elsewhere;
 mod merge;
+mod port_union;
 mod shards;
 
 #[cfg(test)]

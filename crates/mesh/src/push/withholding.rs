@@ -95,22 +95,22 @@ impl Withholding {
         changes: &Changes,
     ) -> WithholdingChanges {
         let now = Arc::clone(rules);
-        let is_of_services = changes.is_of_services() || changes.is_everything();
-        if Arc::ptr_eq(&now, &self.traffic) && !is_of_services {
+        let affects_services = changes.affects_services() || changes.is_everything();
+        if Arc::ptr_eq(&now, &self.traffic) && !affects_services {
             return WithholdingChanges::default();
         }
         let before = std::mem::replace(&mut self.traffic, Arc::clone(&now));
         let changed = now.virtual_services.changed_objects(&before.virtual_services);
         let is_same_gateways = now.gateways == before.gateways;
-        let mut again: BTreeMap<ObjectMeta, Arc<RoutedService>> = BTreeMap::new();
+        let mut remeasured: BTreeMap<ObjectMeta, Arc<RoutedService>> = BTreeMap::new();
         for (meta, routed) in changed {
             match routed {
-                Some(routed) => _ = again.insert(meta.clone(), Arc::clone(routed)),
+                Some(routed) => _ = remeasured.insert(meta.clone(), Arc::clone(routed)),
                 None => self.remove(meta),
             }
         }
-        self.concerned(&now, (changes, is_same_gateways), &mut again);
-        for (meta, routed) in again {
+        self.concerned(&now, (changes, is_same_gateways), &mut remeasured);
+        for (meta, routed) in remeasured {
             self.measure(meta, routed, inputs);
         }
         let withheld = self.decide(inputs.limits);
@@ -157,8 +157,8 @@ impl Withholding {
             let naming = now.virtual_services.naming(&host);
             for routed in naming {
                 let own = self.namespaces.get(&routed.service.meta.namespace);
-                let known = own.and_then(|own| own.objects.get(&routed.service.meta));
-                known.into_iter().for_each(&mut add);
+                let measured_object = own.and_then(|own| own.objects.get(&routed.service.meta));
+                measured_object.into_iter().for_each(&mut add);
             }
         }
     }
@@ -182,8 +182,8 @@ impl Withholding {
             return self.remove(&meta);
         }
         let all = self.namespaces.entry(meta.namespace.clone()).or_default();
-        let known = all.objects.get(&meta).filter(|one| Arc::ptr_eq(&one.routed, &routed));
-        let rules = known.map_or_else(|| (inputs.measure)(&routed), |one| one.rules);
+        let unchanged = all.objects.get(&meta).filter(|one| Arc::ptr_eq(&one.routed, &routed));
+        let rules = unchanged.map_or_else(|| (inputs.measure)(&routed), |one| one.rules);
         let bytes = bytes(&routed, rules, &self.traffic, inputs.services);
         let is_exported = match &routed.service.export_to {
             ExportTo::Public => true,

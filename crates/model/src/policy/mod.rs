@@ -247,7 +247,7 @@ impl Policy {
     }
 
     /// Returns whether a cluster's own traffic objects apply to its proxies.
-    pub fn takes_traffic_from(&self, cluster: &ClusterId) -> bool {
+    pub fn applies_traffic_from(&self, cluster: &ClusterId) -> bool {
         self.traffic_from.contains(cluster)
     }
 

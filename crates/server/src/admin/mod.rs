@@ -568,7 +568,7 @@ async fn recorded(
     query: Result<Query<HistoryQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| bad("expected ?version=NUMBER or no query"))?;
-    history::records(&sources.history, &sources.kept, &query)
+    history::records(&sources.history, &sources.retained, &query)
 }
 
 /// Returns the differences between a past moment and now.

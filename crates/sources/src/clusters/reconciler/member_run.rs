@@ -50,7 +50,7 @@ pub(super) fn start_run(
         shared.note(&id);
         let (sender, updates) = mpsc::channel(1);
         let (traffic, traffic_seen) = watch::channel(OwnTraffic {
-            is_wanted: shared.config.policy.borrow().takes_traffic_from(&id),
+            is_wanted: shared.config.policy.borrow().applies_traffic_from(&id),
             ..OwnTraffic::default()
         });
         let config = kube::RunConfig {
@@ -146,7 +146,7 @@ async fn wants_traffic(
     wanted: watch::Sender<bool>,
 ) -> Infallible {
     loop {
-        let now = policy.borrow_and_update().takes_traffic_from(&id);
+        let now = policy.borrow_and_update().applies_traffic_from(&id);
         wanted.send_if_modified(|held| std::mem::replace(held, now) != now);
         if policy.changed().await.is_err() {
             return std::future::pending().await;
