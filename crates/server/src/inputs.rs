@@ -321,13 +321,13 @@ fn fetched_keys(
     statuses: &SourceStatusTable,
     tasks: &Supervisor,
 ) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
-    let (told, seen) = watch::channel(Default::default());
+    let (fetched, seen) = watch::channel(Default::default());
     let rules = jwks::DialRules {
         loopback: source.loopback() != Loopback::Refused,
         denied: args.jwks_deny.clone(),
     };
     let client = Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() });
-    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), told };
+    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), fetched };
     tasks.spawn_restarting("keys of tokens", Duration::from_secs(1), move || {
         jwks::run(inputs.clone())
     });

@@ -58,7 +58,7 @@ impl DialRules {
         if let Some(special) = special(address).filter(|special| !is_allowed(special)) {
             return Err(AddressFault::Special(special));
         }
-        if leads_to_metadata(address) {
+        if reaches_metadata(address) {
             return Err(AddressFault::Metadata);
         }
         self.denial(address).map_or(Ok(()), Err)
@@ -76,7 +76,7 @@ impl DialRules {
 
 /// Whether an address is that of a metadata service, directly or within a translated (RFC 6052,
 /// 2.1) or tunnelled IPv6 address.
-fn leads_to_metadata(address: IpAddr) -> bool {
+fn reaches_metadata(address: IpAddr) -> bool {
     let inner = match address.to_canonical() {
         IpAddr::V4(v4) => Some(v4),
         IpAddr::V6(v6) => {
@@ -164,7 +164,7 @@ mod tests {
         let refused = |rules: &DialRules, address: &str, is_literal| {
             rules.check(address.parse().expect("an address"), is_literal).is_err()
         };
-        for bad in [
+        for denied in [
             "127.0.0.1",
             "::1",
             "0.0.0.0",
@@ -182,7 +182,7 @@ mod tests {
             "64:ff9b::168.63.129.16",
             "2002:a83f:8110::1",
         ] {
-            assert!(refused(&rules, bad, true) && refused(&rules, bad, false), "{bad}");
+            assert!(refused(&rules, denied, true) && refused(&rules, denied, false), "{denied}");
         }
         for good in ["10.0.0.1", "168.63.129.17", "203.0.113.9", "fd00::1", "2001:db8::1"] {
             assert!(!refused(&rules, good, false), "{good}");
