@@ -19,7 +19,8 @@ pub use self::file::RolloutFiles;
 use strait_model::policy::RolloutPlan;
 use strait_model::{Collection, ConfigurationSnapshot, Proxy, ProxyType};
 
-/// The name of the operator in a hold that was created because a rollout stopped.
+/// The name of the operator in a hold that was created because a rollout stopped. It is stored in
+/// the state directory and in Secrets, where it identifies such holds, so the spelling stays.
 pub const STOPPED_BY: &str = "strait roll-out";
 
 /// The proxies that receive a change: a percentage of the proxies that were connected when the

@@ -135,7 +135,7 @@ impl Feed {
             look: LOOK,
         };
         let tasks = self.rollout.tasks.child();
-        tasks.spawn("roll-out", run.run());
+        tasks.spawn("rollout", run.run());
         self.rollout.running = Some(StartedRollout { rollout, head, tasks });
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Feed {
         let (ended, has_ended) = oneshot::channel();
         self.send(MeshEvent::EndNext(ended)).await?;
         let heads = Arc::clone(&self.rollout.to.heads);
-        self.rollout.tasks.spawn("roll-out's end", async move {
+        self.rollout.tasks.spawn("end of the rollout", async move {
             // An error means that the event loop has ended, and with it the process.
             if has_ended.await.is_ok() {
                 give_back(&heads, &head);

@@ -100,7 +100,7 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
         look: EVERY / 10,
     };
     let tasks = Supervisor::new();
-    tasks.spawn("roll-out", async move {
+    tasks.spawn("rollout", async move {
         // Keeps the stream open while the rollout runs.
         let _stream = stream;
         run.run().await;

@@ -1,5 +1,5 @@
-//! Where the services of a Sidecar's listener are reached, and where what the mesh doesn't know goes. (Istio, "Sidecar",
-//! `IstioEgressListener`, `OutboundTrafficPolicy`.)
+//! Address of a Sidecar's listener, and the proxy for unknown destinations (Istio, "Sidecar",
+//! `IstioEgressListener`, `OutboundTrafficPolicy`).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -9,35 +9,56 @@ use serde::Deserialize;
 use crate::traffic::hosts::HostPattern;
 use crate::traffic::kind::KindSettings;
 use strait_model::mesh_config::OutboundTrafficPolicy;
-use strait_model::{Hostname, Namespace};
+use strait_model::{Hostname, Namespace, Protocol};
 
-/// Where services are reached, in place of their own addresses.
+/// Address that replaces the addresses of the services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressAddress {
     /// The address.
     pub address: IpAddr,
-    /// Whether the proxy listens there itself; else connections are redirected to it (`captureMode`).
+    /// Whether the proxy itself listens there. Otherwise connections are redirected to the proxy
+    /// (`captureMode`).
     pub listens: bool,
 }
 
-/// The service that is sent what the mesh doesn't know.
+/// The service that receives connections to unknown destinations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressProxy {
-    /// Its host.
+    /// Hostname of the service.
     pub host: Hostname,
-    /// Its port.
+    /// Port of the service.
     pub port: u16,
-    /// A subset of it; empty for all.
+    /// Subset of the service; empty for all endpoints.
     pub subset: Arc<str>,
 }
 
-/// The port of a listener, as it is written.
+/// How connections reach a listener. (Istio, `CaptureMode`.)
+#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum CaptureMode {
+    /// As the pod redirects connections: with iptables unless it is injected without.
+    #[default]
+    Default,
+    /// The pod redirects connections.
+    Iptables,
+    /// The proxy listens at the port itself.
+    None,
+}
+
+/// Raw form of the port of a listener.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct RawListenerPort {
     pub(super) number: u32,
     pub(super) name: String,
     pub(super) protocol: String,
+}
+
+impl RawListenerPort {
+    /// Returns the protocol that the listener declares; `Auto` if none.
+    pub(super) fn declared(&self) -> Protocol {
+        Protocol::of_port("TCP", Some(&self.protocol), "", 0)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -55,7 +76,7 @@ struct RawProxyPort {
 }
 
 impl RawEgressProxy {
-    /// What is meant; else the field that is wrong, and how.
+    /// Parses the proxy. An error contains the invalid field and the problem.
     pub(super) fn read(
         self,
         mode: Option<OutboundTrafficPolicy>,
@@ -65,49 +86,52 @@ impl RawEgressProxy {
         if mode != Some(OutboundTrafficPolicy::AllowAny) {
             return Err((
                 "",
-                "nothing that the mesh doesn't know passes: write mode: ALLOW_ANY".into(),
+                "connections to unknown destinations are not allowed: set mode: ALLOW_ANY".into(),
             ));
         }
         let host = HostPattern::parse(&self.host, namespace.as_str(), &settings.domain)
             .map_err(|error| (".host", format!("{:?} {error}", self.host)))?;
         let Some(host) = host.exact() else {
-            return Err((".host", format!("{:?} is many hosts; name one", self.host)));
+            return Err((".host", format!("{:?} is a wildcard; use a single host", self.host)));
         };
         let port = u16::try_from(self.port.number).ok().filter(|port| *port != 0);
-        let port = port.ok_or((".port.number", format!("{} is no port", self.port.number)))?;
+        let port =
+            port.ok_or((".port.number", format!("{} is not a valid port", self.port.number)))?;
         Ok(EgressProxy { host: host.clone(), port, subset: self.subset })
     }
 }
 
-/// Where the services of a listener are reached, if not at their own addresses; else the field that is wrong, and how.
+/// Parses the address of a listener; `None` for the addresses of the services. An error contains
+/// the invalid field and the problem.
 pub(super) fn address(
     bind: &str,
-    capture_mode: Option<&str>,
+    capture_mode: CaptureMode,
     port: Option<u16>,
 ) -> Result<Option<EgressAddress>, (&'static str, String)> {
-    let listens = capture_mode == Some("NONE");
+    let listens = capture_mode == CaptureMode::None;
     if bind.is_empty() && !listens {
         return Ok(None);
     }
     let field = if bind.is_empty() { "captureMode" } else { "bind" };
     let left_out = "the listener is left out";
     if bind.starts_with("unix:") {
-        let fact = format!("nothing listens at sockets: name an IP address; {left_out}");
+        let fact = format!("Unix sockets are not supported: use an IP address; {left_out}");
         return Err((field, fact));
     }
     if port.is_none() {
-        return Err((field, format!("it needs a port, and the listener names none; {left_out}")));
+        return Err((field, format!("it requires a port, but the listener has none; {left_out}")));
     }
     if bind.is_empty() {
         return Ok(Some(EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens }));
     }
     match bind.parse::<IpAddr>() {
-        // All addresses would be those of other listeners as well, and Envoy refuses the second.
-        Ok(address) if address.is_unspecified() && listens => {
-            Err((field, format!("{bind} is every address: name one; {left_out}")))
-        }
+        // It would conflict with other listeners on the port, and Envoy rejects the second one.
+        Ok(address) if address.is_unspecified() && listens => Err((
+            field,
+            format!("{bind} represents all addresses: use a single address; {left_out}"),
+        )),
         Ok(address) if address.is_unspecified() => Ok(None),
         Ok(address) => Ok(Some(EgressAddress { address, listens })),
-        Err(_) => Err((field, format!("{bind:?} is no IP address; {left_out}"))),
+        Err(_) => Err((field, format!("{bind:?} is not an IP address; {left_out}"))),
     }
 }

@@ -31,8 +31,8 @@ export function why(row, byItself) {
   const parts = [];
   if (row.reason) {
     parts.push([`${row.reason} ${row.code ?? ""}`.trim(), ...(row.alsoWithheld ?? []).map((/** @type {any} */ one) => `${one.reason} ${one.code}`)].join("; "));
-  } else if (row.via === "direct") parts.push(byItself ? "found by the proxy itself" : "same network");
-  else if (row.via) parts.push("by the gateway of its network");
+  } else if (row.via === "direct") parts.push(byItself ? "resolved by the proxy itself" : "same network");
+  else if (row.via) parts.push("through the gateway of its network");
   if (typeof row.priority === "number") parts.push(`priority ${row.priority}`);
   return parts.join("; ") || "<none>";
 }
@@ -134,7 +134,7 @@ function explanation(answer, proxies, asked, address, path, redraw) {
     ], answer.clusters, redraw, { empty: found ? "No cluster has it." : "No cluster has an endpoint for this port." }),
     codes.length > 0 && h("p", { class: "fine" }, codes.map((code) => h("span", { class: "help" }, "help: ", h("code", {}, `strait help ${code}`)))),
     ...(answer.notes ?? []).map((/** @type {string} */ note) => h("p", {}, `Note: ${note}`)),
-    address && endpoints.length === 0 && h("p", {}, `${address} is no endpoint of this port in any cluster.`),
+    address && endpoints.length === 0 && h("p", {}, `No cluster has an endpoint ${address} for this port.`),
     endpoints.length > 0 && h("h2", {}, `${plural(endpoints.length, "endpoint")}, decision by decision`),
     h("div", { class: "ladders" }, endpoints.slice(0, drawn.count).map(ladder)),
     endpoints.length > drawn.count && h("p", { class: "more" }, `${number(drawn.count)} of ${number(endpoints.length)} `,

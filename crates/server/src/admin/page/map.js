@@ -251,7 +251,7 @@ function troubles(whole) {
     })),
     ...whole.clusters.flatMap((one) => yielded(one).map((same) => ({
       rank: 5, look: { tone: "bad", icon: "two", rank: 5 }, title: `Cluster ${one.id}`, href: clusterHref(one.id),
-      text: `${plural(same.addresses, "address", "addresses")} of its pods (first ${same.first}) are those of pods of ${same.cluster} in network ${text(same.network)}; proxies of other clusters are given ${same.holder}'s STR0414`,
+      text: `${plural(same.addresses, "address", "addresses")} of its pods (first ${same.first}) are also addresses of pods of ${same.cluster} in network ${text(same.network)}; proxies of other clusters receive the pods of ${same.holder} STR0414`,
     }))),
     ...whole.settings,
   ].sort((a, b) => b.rank - a.rank);
@@ -307,7 +307,7 @@ function settings(summary, rollout) {
     ...(certificate ? [{ rank: 6, look: bad, title: "Certificates", href: null, text: `${certificate.code}: ${certificate.message}` }] : []),
     ...objects.map((one) => ({
       rank: 6, look: bad, title: `${one.kind} ${one.namespace ? `${one.namespace}/` : ""}${one.name}`, href: null,
-      text: `${one.code ? `${one.code}: ` : ""}${one.state === "partly" ? "counts in part" : "refused"}${one.path ? `: ${one.path}` : ""}${one.text ? `: ${one.text}` : ""}`,
+      text: `${one.code ? `${one.code}: ` : ""}${one.state === "partly" ? "partly active" : "refused"}${one.path ? `: ${one.path}` : ""}${one.text ? `: ${one.text}` : ""}`,
     })),
     ...sources.filter((one) => ["stale", "timeout"].includes(one.state) || (one.state === "restored" && one.code)).map((one) => ({
       rank: 5, look: { tone: "doubtful", icon: "clock", rank: 5 }, title: `Source ${one.name}`, href: null, text: `${one.state}: ${one.reason ?? "it has not been read"}`,
@@ -359,7 +359,7 @@ export function facts(cluster) {
     ["Relists", number(cluster.relists)],
     ...(cluster.ignoredClaims ?? []).map((/** @type {any} */ claim) => ["Ignored claim", `${claim.claim}: ${text(claim.network)}`]),
     ...(cluster.sameAddresses ?? []).map((/** @type {any} */ same) =>
-      ["Same addresses", `${plural(same.addresses, "address", "addresses")} (first ${same.first}) with ${same.cluster} in network ${text(same.network)}; proxies of other clusters get those of ${same.holder}`]),
+      ["Same addresses", `${plural(same.addresses, "address", "addresses")} (first ${same.first}) with ${same.cluster} in network ${text(same.network)}; proxies of other clusters receive the pods of ${same.holder}`]),
   ];
   return h("dl", { class: "facts-list" }, rows.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }

@@ -130,11 +130,11 @@ function one(key, row, needs) {
         h("a", { href: `#/map/cluster/${encodeURIComponent(row.cluster)}` }, `Cluster ${row.cluster}`), h("a", { href: "#/proxies" }, "All proxies")),
       ...refused.map(([type, entry]) => h("section", { class: "card bad", role: "note" },
         h("h2", {}, icon("bad"), `${type.toUpperCase()} rejected`), h("p", { class: "said" }, entry.nack.error),
-        h("p", {}, "Resources: ", entry.nack.resources.length ? entry.nack.resources.join(", ") : "it names none, so any of the response may be at fault"),
-        h("p", {}, `It keeps what it accepted before, version ${text(entry.acked)}.`), mend("STR0507") ?? help("STR0507"))),
+        h("p", {}, "Resources: ", entry.nack.resources.length ? entry.nack.resources.join(", ") : "the proxy named none, so any resource of the response may be the cause"),
+        h("p", {}, `It keeps the last accepted version ${text(entry.acked)}.`), mend("STR0507") ?? help("STR0507"))),
       h("section", { class: "card" }, h("dl", { class: "facts-list" }, [
         ["Node", row.id], ["Type", row.type], ["Cluster", row.cluster], ["Network", text(row.network)], ["Identity", row.identity],
-        ["Verified", row.verified ? "yes" : "no: its cluster has not shown the pod"], ["Version", text(row.version)],
+        ["Verified", row.verified ? "yes" : "no: its cluster has not reported the pod"], ["Version", text(row.version)],
         ["Connected", `${age(row.connectedAt)} ago, ${row.protocol}`],
       ].flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
       table("types", [

@@ -33,7 +33,7 @@ export function rolloutTroubles(state) {
   const lost = state?.lost;
   /** @type {import("./states.js").Look} */
   const look = { tone: "bad", icon: "bad", rank: 6 };
-  return lost ? [{ rank: 6, look, title: "Configuration", href: null, text: `STR1092: all proxies are given what objects say: ${lost}` }] : [];
+  return lost ? [{ rank: 6, look, title: "Configuration", href: null, text: `STR1092: all proxies receive the current objects: ${lost}` }] : [];
 }
 
 /**
@@ -75,7 +75,7 @@ export function rolloutPage(context) {
   return {
     title: "Rollout", needs, command: ["strait", "history", "rollout"],
     lead: running ? badge({ tone: "info", icon: "sync", rank: 1 }, title(running))
-      : held?.byRollout ? badge({ tone: "bad", icon: "lock", rank: 2 }, "stopped and held") : "Nothing is being let out.",
+      : held?.byRollout ? badge({ tone: "bad", icon: "lock", rank: 2 }, "stopped and held") : "No rollout is running.",
     body: () => [
       h("p", { class: "links" }, h("a", { href: "#/timeline" }, "Timeline"), h("a", { href: "#/map" }, "Map")),
       running && h("section", { class: "card rollout" }, h("h2", {}, title(running)), picture(running), runningFacts(running),
@@ -85,7 +85,7 @@ export function rolloutPage(context) {
         h("h2", {}, icon("lock"), held.byRollout ? "A rollout was stopped" : "The configuration is held"), heldFacts(held),
         mend(held.byRollout ? "STR1091" : "STR1070"), h("p", {}, context.command(["strait", "history", "release"]))),
       state.lost && h("section", { class: "card bad" }, h("h2", {}, icon("bad"), "The configuration from before the restart is not known"), h("p", {}, `STR1092: ${state.lost}`)),
-      h("section", { class: "card" }, h("h2", {}, "How changes are rolled out"), h("p", {}, plan ? planWords(plan) : "The policy has no rollout: changes are given to all proxies at once."),
+      h("section", { class: "card" }, h("h2", {}, "How changes are rolled out"), h("p", {}, plan ? planWords(plan) : "The policy has no rollout: changes are sent to all proxies at once."),
         h("p", { class: "fine" }, `Since the control plane started, ${number(state.completedTotal)} reached all proxies and ${number(state.stoppedTotal)} were stopped.`)),
       running && table("steps", STEPS, steps(running), context.redraw, { caption: "Steps" }),
       running && running.step !== null && table("proxies of the share", PROXIES, proxies(running), context.redraw, { caption: "Proxies of the share", empty: "No connected proxy is in this share." }),
@@ -115,7 +115,7 @@ function runningFacts(running) {
     ["Rolled out to", given && shareWords(running)],
     ["Refused by", given && h("span", { class: running.refused ? "withheld" : null }, `${number(running.refused)}; the rollout stops at ${number(stopAt.refused)}`)],
     ["Waits for", given ? `the next step: to ${next}% in ${until(running.nextStepAt)}` : `the check of lost endpoints: then to ${next}%`],
-    ["After a restart", running.durable === true ? null : "all are given it: what counts for the others can't be kept"],
+    ["After a restart", running.durable === true ? null : "it is sent to all proxies, because the previous configuration can't be stored"],
     ...(running.refusals ?? []).slice(0, 3).map((/** @type {any} */ one) => ["Refusal", h("span", { class: "withheld" }, `${proxyOf(one.proxy)}: ${one.error}`)]),
   ]);
 }
@@ -129,13 +129,13 @@ function heldFacts(held) {
     ["Why", held.reason || null],
     ["Waiting", plural(held.waiting, "change")],
     ["Access policies", held.withAccess ? "are held as well" : "are not held"],
-    ["After a restart", held.durable === true ? null : "it is lost: there is no state directory"],
+    ["After a restart", held.durable === true ? null : "it is lost, because there is no state directory"],
   ]);
 }
 
 /** Formats the plan in the CLI's words. @param {any} plan */
-const planWords = (plan) => `Changes are let out to ${plan.steps.map((/** @type {number} */ step) => `${step}%`).join(", ")} of proxies, a step each ${plan.everySeconds}s; `
-  + `stopped by ${plan.stopAt.refused} that refuse, or more than ${plan.stopAt.lostEndpoints}% of a service's endpoints lost.`;
+const planWords = (plan) => `Changes are rolled out to ${plan.steps.map((/** @type {number} */ step) => `${step}%`).join(", ")} of proxies, one step every ${plan.everySeconds}s; `
+  + `stopped if the number of refusing proxies reaches ${plan.stopAt.refused}, or more than ${plan.stopAt.lostEndpoints}% of a service's endpoints are lost.`;
 
 /** Draws all proxies as a bar, with the share that has the new configuration, and the steps. @param {any} running */
 function picture(running) {

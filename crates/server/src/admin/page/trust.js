@@ -15,7 +15,7 @@ const SOON = 3_600_000;
 
 /** Descriptions of the steps of a root. @type {Record<string, string>} */
 const STEPS = {
-  signs: "signs", distribute: "is being given to all", sign: "may sign", wait: "signs no more", kept: "kept, though in no file", withdraw: "may go",
+  signs: "signs", distribute: "is being distributed", sign: "may sign", wait: "no longer signs", kept: "kept, but in no file", withdraw: "may go",
 };
 
 /** @param {Context} context @returns {View} */
@@ -37,7 +37,7 @@ export function trustPage({ redraw }) {
     title: "Trust", needs, command: ["strait", "cluster", "list", "-o", "wide"],
     lead: tokens.length ? badge(soon ? { tone: "bad", icon: "clock", rank: 1 } : { tone: "good", icon: "ok", rank: 0 }, soon ? `${plural(soon, "token ends", "tokens end")} soon` : `${plural(tokens.length, "token")}, none ends soon`) : null,
     body: () => [
-      own.problem && h("section", { class: "card bad", role: "note" }, h("h2", {}, icon("bad"), "Something newer is not in force"), h("p", {}, `${own.problem.code}: ${own.problem.message}`),
+      own.problem && h("section", { class: "card bad", role: "note" }, h("h2", {}, icon("bad"), "A newer certificate or key is not in use"), h("p", {}, `${own.problem.code}: ${own.problem.message}`),
         h("p", { class: "fine" }, `for ${age(own.problem.since)}; help: `, h("code", {}, `strait help ${own.problem.code}`))),
       h("h2", {}, "Certificates of the control plane"),
       axis("When certificates end; the table below has the same data", certificates),
