@@ -319,12 +319,12 @@ fn fetched_keys(
     statuses: &SourceStatusTable,
     tasks: &Supervisor,
 ) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
-    let (told, seen) = watch::channel(Default::default());
+    let (fetched, seen) = watch::channel(Default::default());
     // Otherwise, the author of a policy could probe the ports of this host
     // (docs/decisions/0058-loopback.md).
     let rules = jwks::DialRules { loopback: false, denied: args.jwks_deny.clone() };
     let client = Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() });
-    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), told };
+    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), fetched };
     tasks.spawn_restarting("keys of tokens", Duration::from_secs(1), move || {
         jwks::run(inputs.clone())
     });

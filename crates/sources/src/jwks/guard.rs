@@ -132,7 +132,7 @@ mod tests {
         let refused = |rules: &DialRules, address: &str, is_literal| {
             rules.check(address.parse().expect("an address"), is_literal).is_err()
         };
-        for bad in [
+        for denied in [
             "127.0.0.1",
             "::1",
             "0.0.0.0",
@@ -152,7 +152,7 @@ mod tests {
             "64:ff9b::168.63.129.16",
             "2002:a83f:8110::1",
         ] {
-            assert!(refused(&rules, bad, true) && refused(&rules, bad, false), "{bad}");
+            assert!(refused(&rules, denied, true) && refused(&rules, denied, false), "{denied}");
         }
         for good in ["10.0.0.1", "168.63.129.17", "203.0.113.9", "fd00::1", "2001:db8::1"] {
             assert!(!refused(&rules, good, false), "{good}");
