@@ -395,7 +395,7 @@ impl ClusterApi {
             Err(kube::Error::SerdeError(_)) => Err(CommandFailure::failed(format!(
                 "{what}: the response is not one of an API server"
             ))),
-            Err(error) => Err(match strait_kube_client::ApiError::of_exchange(&what, &error) {
+            Err(error) => Err(match strait_kube_client::ApiError::from_exchange(&what, &error) {
                 strait_kube_client::ApiError::Unauthorized(_) => self.refused(&what),
                 strait_kube_client::ApiError::Tls(fact) => {
                     self.away(&fact).code(codes::TLS_FAILED.id).next(codes::TLS_FAILED.next)
