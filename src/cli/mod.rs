@@ -131,6 +131,11 @@ enum Command {
     },
 }
 
+/// Returns the tree of all commands, from which the reference page is generated.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads the command line, runs the command, and returns its exit code. Not generic, so that all
 /// its callees are compiled once in this crate, and not again in the program.
 pub fn main(args: std::env::ArgsOs) -> ExitCode {

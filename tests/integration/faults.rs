@@ -1,4 +1,4 @@
-//! Rows of the fault matrix (`docs/faults.md`) that need a whole mesh: faults of a connection, an
+//! Rows of the fault matrix (`docs/explanation/failure-model.md`) that need a whole mesh: faults of a connection, an
 //! API server, a process or a disk, and the state of a proxy meanwhile.
 
 use std::collections::BTreeSet;

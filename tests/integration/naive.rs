@@ -375,7 +375,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
     all
 }
 
-/// Returns the nearest number with seven significant binary digits (docs/decisions/0009).
+/// Returns the nearest number with seven significant binary digits (docs/contributing/decisions/0009).
 fn seven_digits(weight: u64) -> u64 {
     let mut step = 1;
     while weight / step >= 128 {

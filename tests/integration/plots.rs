@@ -1,4 +1,4 @@
-//! The plots of docs/performance.md: the committed files equal the output of `benches/plots` for
+//! The plots of docs/explanation/performance.md: the committed files equal the output of `benches/plots` for
 //! the committed JSON, and missing rows are left out.
 
 use std::path::Path;

@@ -72,7 +72,8 @@ fn each_type_name_is_defined_once() {
 
 #[test]
 fn no_type_name_contains_a_word_that_the_glossary_excludes() {
-    let glossary = std::fs::read_to_string(root().join("docs/glossary.md")).expect("the glossary");
+    let glossary = std::fs::read_to_string(root().join("docs/contributing/glossary.md"))
+        .expect("the glossary");
     let (_, table) = glossary.split_once("## Words that no type has").expect("a table");
     let rows = table.lines().filter(|line| line.starts_with("| ")).skip(1);
     let words = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(','));
@@ -168,8 +169,8 @@ fn charts_and_guide_name_the_current_version() {
             assert!(text.lines().any(|one| one == line), "{}: no {line}", path.display());
         }
     }
-    let guide = std::fs::read_to_string(root().join("docs/guide/install.md")).expect("the guide");
-    assert!(guide.contains(&format!("strait-agent:{version}")), "docs/guide/install.md");
+    let guide = std::fs::read_to_string(root().join("docs/how-to/install.md")).expect("the guide");
+    assert!(guide.contains(&format!("strait-agent:{version}")), "docs/how-to/install.md");
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn pages_refer_only_to_existing_files() {
 fn identifiers_in_recipes_exist_in_the_named_files() {
     let mut missing = Vec::new();
     let mut looked_for = 0;
-    for page in below(&root().join("docs/recipes"), "md") {
+    for page in below(&root().join("docs/contributing/recipes"), "md") {
         let text = std::fs::read_to_string(&page).expect("a recipe");
         let is_step = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
         let mut steps: Vec<String> = Vec::new();
@@ -277,7 +278,11 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn each_feature_in_the_traffic_guides_names_a_golden_case_or_a_test() {
-    let guides = ["traffic.md", "gateways.md", "gateway-api.md"];
+    let guides = [
+        "reference/traffic-support.md",
+        "how-to/expose-a-service.md",
+        "reference/gateway-api-support.md",
+    ];
     let cases: Vec<_> = guides.into_iter().flat_map(cases_of).collect();
     assert!(cases.len() > 40, "the search found too few rows: {cases:?}");
     let is_test = among_tests();
@@ -290,7 +295,7 @@ fn each_feature_in_the_traffic_guides_names_a_golden_case_or_a_test() {
 
 #[test]
 fn each_difference_from_istio_names_a_golden_case_or_a_test() {
-    let cases = cases_of("migrate-from-istio.md");
+    let cases = cases_of("how-to/migrate-from-istio.md");
     assert!(cases.len() > 30, "the search found too few rows: {cases:?}");
     let is_test = among_tests();
     let missing: Vec<_> = cases.iter().filter(|case| !is_golden(case) && !is_test(case)).collect();
@@ -299,7 +304,7 @@ fn each_difference_from_istio_names_a_golden_case_or_a_test() {
 
 #[test]
 fn guide_lists_all_examples_that_real_envoys_test() {
-    let text = std::fs::read_to_string(root().join("docs/guide/migrate-from-istio.md"));
+    let text = std::fs::read_to_string(root().join("docs/how-to/migrate-from-istio.md"));
     let text = text.expect("the guide");
     let rows = text.lines().skip_while(|line| !line.ends_with("| tried by |")).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
@@ -313,14 +318,14 @@ fn guide_lists_all_examples_that_real_envoys_test() {
 #[test]
 fn each_known_flaw_of_other_control_planes_names_its_tests() {
     let is_test = among_tests();
-    check_rows_of_flaws("access.md", "F", 26, &is_test);
-    check_rows_of_flaws("traffic.md", "T", 40, &is_test);
+    check_rows_of_flaws("reference/access-support.md", "F", 26, &is_test);
+    check_rows_of_flaws("reference/traffic-support.md", "T", 40, &is_test);
 }
 
 /// Checks that a guide has one row for each known flaw of other control planes, in order, and that
 /// the row ends with the tests that cover it.
 fn check_rows_of_flaws(guide: &str, letter: &str, count: usize, is_test: impl Fn(&str) -> bool) {
-    let text = std::fs::read_to_string(root().join("docs/guide").join(guide)).expect("the guide");
+    let text = std::fs::read_to_string(root().join("docs").join(guide)).expect("the guide");
     let start = format!("| {letter}-");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with(&start)).collect();
     let numbers = rows.iter().map(|row| row.split(' ').nth(1).unwrap_or_default().to_owned());
@@ -336,7 +341,8 @@ fn check_rows_of_flaws(guide: &str, letter: &str, count: usize, is_test: impl Fn
 
 #[test]
 fn each_known_vulnerability_of_other_control_planes_names_its_tests() {
-    let text = std::fs::read_to_string(root().join("docs/guide/access.md")).expect("the guide");
+    let text = std::fs::read_to_string(root().join("docs/reference/access-support.md"))
+        .expect("the guide");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| CVE-")).collect();
     assert!(rows.len() > 10, "the search found too few rows: {rows:?}");
     let is_test = among_tests();
@@ -370,7 +376,7 @@ fn among_tests() -> impl Fn(&str) -> bool {
 /// Returns the last column of the tables of supported features in a guide: the test of each
 /// feature.
 fn cases_of(guide: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(root().join("docs/guide").join(guide)).expect("the guide");
+    let text = std::fs::read_to_string(root().join("docs").join(guide)).expect("the guide");
     // Only tables whose last column is `case` list features.
     let mut is_of_cases = false;
     let mut cases = Vec::new();

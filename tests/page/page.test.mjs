@@ -657,7 +657,7 @@ waits("failures that are made for real show on the map, and go from it", async (
 });
 
 /** The picture of the guide, and by how much what is drawn may differ from it: in so many of its squares of 8 by 8, by so much of a colour. */
-const PICTURE = fileURLToPath(new URL("../../docs/guide/map.png", import.meta.url));
+const PICTURE = fileURLToPath(new URL("../../docs/images/map.png", import.meta.url));
 const DIFFERENT = { share: 0.06, by: 24 };
 
 /** How large two pictures are, and the share of their squares that differ. */

@@ -1,5 +1,5 @@
 //! Real API servers that stop, lose their history, are restored from a backup and reject
-//! credentials: rows of the fault matrix (`docs/faults.md`) for which a simulated server would
+//! credentials: rows of the fault matrix (`docs/explanation/failure-model.md`) for which a simulated server would
 //! prove little. Each scenario restores the world.
 
 use std::time::{Duration, Instant, SystemTime};

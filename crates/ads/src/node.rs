@@ -32,6 +32,12 @@ const ID_BYTES_MAX: usize = 1 << 10;
 /// stream (`ads`). Older releases reject a route that requests this.
 const FIRST_WITH_VHDS: (u32, u32) = (1, 40);
 
+/// Returns the cluster that a node claims, if any. The client may be a tool instead of a proxy.
+pub fn cluster(node: &core::Node) -> Option<ClusterId> {
+    let claimed = NodeMetadata(node.metadata.as_ref()).text("CLUSTER_ID")?;
+    (!claimed.is_empty()).then(|| ClusterId::from(claimed))
+}
+
 /// Parses a node.
 ///
 /// # Errors

@@ -490,17 +490,14 @@ impl Metrics {
         // Names of istiod's metrics, for existing dashboards.
         let roots = lives.iter().map(|life| life.ends).min();
         let chain = identity.authority.as_ref().map(|authority| authority.not_after());
-        for (name, help, at) in [
-            (
-                "citadel_server_root_cert_expiry_timestamp",
-                "Expiry of the CA's root that expires first.",
-                roots,
-            ),
-            ("citadel_server_cert_chain_expiry_timestamp", "Expiry of the CA.", chain),
-        ] {
-            if let Some(at) = at.and_then(seconds) {
-                Family::gauge(out, name, help)?.sample(&[], at)?;
-            }
+        if let Some(at) = roots.and_then(seconds) {
+            let name = "citadel_server_root_cert_expiry_timestamp";
+            let help = "Expiry of the CA's root that expires first.";
+            Family::gauge(out, name, help)?.sample(&[], at)?;
+        }
+        if let Some(at) = chain.and_then(seconds) {
+            let name = "citadel_server_cert_chain_expiry_timestamp";
+            Family::gauge(out, name, "Expiry of the CA.")?.sample(&[], at)?;
         }
         Ok(())
     }

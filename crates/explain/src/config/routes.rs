@@ -91,13 +91,11 @@ impl ConfigView<'_> {
         let mut found = Finding::default();
         found.reasons.extend(self.withheld(&service.meta, &service.export_to));
         let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
-        if self.services_known {
-            found.reasons.extend(self.context.traffic.gateways.reasons_of(service));
-        }
+        let known = &self.context.traffic.gateways;
+        found.reasons.extend(known.reasons_of(service, self.services_known));
         let unbound = found.reasons.len();
-        if self.services_known {
-            let gateways = &self.context.traffic.gateways;
-            found.reasons.extend(gateways.rules_without_a_server(service));
+        if self.knows_gateways_of(service) {
+            found.reasons.extend(known.rules_without_a_server(service));
         }
         found.reasons.extend(self.claims_that_nobody_knows(service));
         if !service.is_for_mesh() {

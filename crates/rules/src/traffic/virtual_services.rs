@@ -517,7 +517,7 @@ impl VirtualServiceObjects {
             };
             let mut reasons = routed.reasons.clone();
             reasons.extend(services.losses(routed, sharing));
-            reasons.extend(gateways.reasons_of(&routed.service));
+            reasons.extend(gateways.reasons_of(&routed.service, true));
             let given = self.given.get(&key).map_or(&[][..], |given| given);
             let new = new_reasons(&reasons, given);
             news.extend(new.map(|reason| (routed.service.origin.clone(), reason.clone())));

@@ -220,6 +220,7 @@ fn authorization(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::AUTHORIZATION)?.to_str().ok()
 }
 
+/// Returns a code with which a browser opens one session.
 async fn login_code(State(sources): SourcesState) -> AdminResult {
     sources.browsers.code()
 }
@@ -254,6 +255,8 @@ fn alive(stuck: &[SilentLoop], busy: &[SilentLoop]) -> (StatusCode, String) {
     (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
 }
 
+/// Returns 200 once every source has synced, was restored or has timed out, and 503 before. With
+/// `?verbose`, lists the clusters and sources, and those that it waits for.
 async fn readyz(
     State(sources): SourcesState,
     Query(query): Query<BTreeMap<String, String>>,
@@ -284,6 +287,7 @@ async fn readyz(
     (status, text).into_response()
 }
 
+/// Returns the metrics, in the text format of Prometheus or in OpenMetrics.
 async fn metrics(State(sources): SourcesState, headers: HeaderMap) -> AdminResult {
     let context = sources.context.borrow().clone();
     let counted = Arc::clone(&sources);
@@ -314,6 +318,7 @@ fn withheld(sources: &Sources) -> WithheldCounts {
     sources.tally.count(&context, views)
 }
 
+/// Returns the status of each member cluster.
 async fn clusters(State(sources): SourcesState) -> AdminResult {
     let statuses = Arc::clone(&sources.clusters.borrow());
     let context = sources.context.borrow().clone();
@@ -347,6 +352,7 @@ struct ServicesQuery {
     hostname: Option<String>,
 }
 
+/// Returns the merged services, or one service.
 async fn services(
     State(sources): SourcesState,
     query: Result<Query<ServicesQuery>, QueryRejection>,
@@ -364,6 +370,7 @@ struct EndpointsQuery {
     hostname: String,
 }
 
+/// Returns the endpoints of a service in all clusters.
 async fn endpoints(
     State(sources): SourcesState,
     query: Result<Query<EndpointsQuery>, QueryRejection>,
@@ -380,6 +387,7 @@ async fn other_sources(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &sources.source_statuses.show()))
 }
 
+/// Returns the networks with their clusters and gateways.
 async fn networks(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &views::networks(&*current(&sources)?)))
 }
@@ -408,6 +416,7 @@ async fn addresses(
     Ok(pretty(StatusCode::OK, &views::addresses_in(&context, &network, &asked)))
 }
 
+/// Returns the connected proxies, one entry per stream.
 async fn proxies(State(sources): SourcesState) -> AdminResult {
     let rows: Vec<Value> = sources.connections.list().iter().map(|one| one.summary()).collect();
     Ok(pretty(StatusCode::OK, &rows))
@@ -418,6 +427,7 @@ struct ProxyQuery {
     proxy: String,
 }
 
+/// Returns the resources that a proxy was last sent, in Envoy's JSON form.
 async fn config_dump(
     State(sources): SourcesState,
     query: Result<Query<ProxyQuery>, QueryRejection>,
@@ -451,6 +461,7 @@ struct ExplainQuery {
     address: Option<String>,
 }
 
+/// Explains for each endpoint of a service why a proxy receives it or which step withholds it.
 async fn explained(
     State(sources): SourcesState,
     query: Result<Query<ExplainQuery>, QueryRejection>,
@@ -489,6 +500,7 @@ async fn all_codes() -> AdminResult {
     Ok(pretty(StatusCode::OK, &rows))
 }
 
+/// Returns the mesh config that applies, with its problems and the fields without effect.
 async fn mesh(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let mut answer = context.mesh.to_json();
@@ -540,6 +552,7 @@ async fn policy(State(sources): SourcesState) -> AdminResult {
 /// Number of the costliest identities that `/debug/push` lists.
 const IDENTITIES_SHOWN: usize = 10;
 
+/// Returns the last changes of the mesh, or streams them as server-sent events.
 async fn changes(
     State(sources): SourcesState,
     query: Result<Query<EventsQuery>, QueryRejection>,
@@ -567,6 +580,7 @@ async fn otherwise(
     history::difference(&sources.history, &query)
 }
 
+/// Returns the current version of the mesh, and figures of the event loop, memory and streams.
 async fn push(State(sources): SourcesState) -> AdminResult {
     let budgets = sources.connections.budgets();
     let memory = budgets.figures();

@@ -71,7 +71,8 @@ struct TriedObject {
     action: &'static str,
 }
 
-/// Returns what proxies would receive.
+/// Previews which connected proxies would receive other resources if objects changed. Changes
+/// nothing.
 pub(super) async fn foreseen(
     State(sources): SourcesState,
     query: Result<Query<PreviewQuery>, QueryRejection>,

@@ -42,7 +42,7 @@ impl ProxyCounts {
     }
 }
 
-/// Returns the summary.
+/// Returns the numbers of proxies, problems and objects that the map of the page shows.
 pub(super) async fn summary(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let reports = sources.reports.borrow().clone();
