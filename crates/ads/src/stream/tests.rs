@@ -442,7 +442,7 @@ async fn proxy_has_followed_a_policy_once_it_has_accepted_its_listeners() {
     let mut publish = |event: MeshEvent| {
         mesh.apply(event);
         let (now, mut changes) = mesh.next_version().expect("a version");
-        shared.interest.publishes();
+        shared.interest.begin_publishing();
         changes.compute_impact([&before, &now], &shared.interest, &Cache::default());
         versions.send_replace(Some(Arc::clone(&now)));
         before = now;

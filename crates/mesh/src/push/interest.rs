@@ -591,8 +591,8 @@ impl Subscription {
         first.into_iter().chain(more)
     }
 
-    /// Takes the pending changes. Read the context after this call, and call [`Self::passed_on`]
-    /// when the changes have been passed on.
+    /// Takes the pending changes. Read the context after this call, and call
+    /// [`Self::confirm_delivery`] when the changes have been passed on.
     pub fn take(&self) -> Dirty {
         // Lock the table first, as everywhere; so the numbers cannot be reused meanwhile.
         let table = lock(&self.interest.table);

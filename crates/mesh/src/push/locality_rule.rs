@@ -14,7 +14,7 @@ use strait_rules::traffic::policy::ResolvedPolicy;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LocalityRule<'a> {
     /// The rule does not mention localities; the service's own preference applies.
-    Unsaid,
+    Unspecified,
     /// All localities are equal.
     Equal,
     /// Each locality has a weight; localities without one are omitted.
@@ -42,7 +42,7 @@ impl<'a> LocalityRule<'a> {
             Self::Shares(_) => true,
             _ => false,
         };
-        if here.is_some() || needs_no_place { rule } else { Self::Unsaid }
+        if here.is_some() || needs_no_place { rule } else { Self::Unspecified }
     }
 
     fn from_place(
@@ -55,13 +55,13 @@ impl<'a> LocalityRule<'a> {
         let balancing = policy.load_balancer.as_deref();
         let configured = balancing.and_then(|balancing| balancing.locality.as_ref());
         let setting = match configured {
-            None if prefers => return Self::Unsaid,
+            None if prefers => return Self::Unspecified,
             None => mesh,
             configured => configured,
         };
         match setting {
             None if can_prefer_near => Self::NearFirst(None),
-            None => Self::Unsaid,
+            None => Self::Unspecified,
             Some(setting) if !setting.enabled => Self::Equal,
             Some(setting) if !setting.distribute.is_empty() => {
                 let shares = setting.distribute.iter().find(|one| holds(&one.from, here).is_some());
@@ -140,7 +140,7 @@ fn by_labels(labels: &[PlaceLabel], here: &Locality, target: &Locality, remote: 
 
 /// Distributes each weight among the localities that it covers, in proportion to the weights of
 /// their members. Removes localities without a weight.
-pub(super) fn share_out(
+pub(super) fn distribute(
     shares: &Distribute,
     mut groups: Vec<AssignmentGroup>,
 ) -> Vec<AssignmentGroup> {
@@ -251,12 +251,12 @@ mod tests {
             [("r1/z1/*".into(), 80), ("r1/z2/*".into(), 15), ("r2/*".into(), 5)].into();
         let shares = Distribute { from: "*".into(), to };
         let groups = ["r1/z1/a", "r1/z1/b", "r1/z2/a", "r2/z1/a", "r3/z1/a", "r4/z1/a", "r1/z9/a"];
-        let given = share_out(&shares, groups.map(|one| group(one, &[1])).to_vec());
+        let given = distribute(&shares, groups.map(|one| group(one, &[1])).to_vec());
         let found: Vec<_> =
             given.iter().map(|group| (group.locality.to_string(), group.weight)).collect();
         let expected = [("r1/z1/a", 40), ("r1/z1/b", 40), ("r1/z2/a", 15), ("r2/z1/a", 5)];
         assert_eq!(found, expected.map(|(name, weight)| (name.to_owned(), Some(weight))));
-        let uneven = share_out(&shares, vec![group("r1/z1/a", &[2, 1]), group("r1/z1/b", &[1])]);
+        let uneven = distribute(&shares, vec![group("r1/z1/a", &[2, 1]), group("r1/z1/b", &[1])]);
         assert_eq!(uneven.iter().map(|one| one.weight).collect::<Vec<_>>(), [Some(60), Some(20)]);
     }
 
@@ -281,7 +281,7 @@ mod tests {
             LocalitySetting { distribute, ..on.clone() }
         };
         let kind = |rule: LocalityRule<'_>| match rule {
-            LocalityRule::Unsaid => "unsaid",
+            LocalityRule::Unspecified => "unsaid",
             LocalityRule::Equal => "alike",
             LocalityRule::Shares(_) => "shares",
             LocalityRule::NearFirst(None) => "near",

@@ -431,10 +431,11 @@ pub fn assignment_of(
     let rule = if is_client {
         LocalityRule::of(&policy, prefers, context.mesh.localities.as_deref(), here)
     } else {
-        LocalityRule::Unsaid
+        LocalityRule::Unspecified
     };
-    let prefers =
-        prefers && (view.locality.is_some() || view.node.is_some()) && rule == LocalityRule::Unsaid;
+    let prefers = prefers
+        && (view.locality.is_some() || view.node.is_some())
+        && rule == LocalityRule::Unspecified;
     if prefers || matches!(rule, LocalityRule::NearFirst(_)) {
         let direct: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
         fit(&mut groups, weighed, &gateways);
@@ -457,7 +458,7 @@ pub fn assignment_of(
     let localities = order.into_iter().filter_map(take);
     let mut localities: Vec<_> = localities.filter(|group| !group.members.is_empty()).collect();
     if let LocalityRule::Shares(shares) = rule {
-        localities = locality_rule::share_out(shares, localities);
+        localities = locality_rule::distribute(shares, localities);
     }
     let mut last = None;
     let mut priority = 0;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::duration::{
     SHORTER, SHORTEST, WrittenDuration, at_least_a_millisecond, format_duration,
 };
-use crate::{RareGroup, unsaid};
+use crate::{RareGroup, static_default};
 
 /// `h2UpgradePolicy` as written, here and in DestinationRules.
 #[derive(Deserialize, Default, Debug, Clone, Copy)]
@@ -131,7 +131,7 @@ pub struct RareOutlierSettings {
     pub error_statuses: Box<[u16]>,
 }
 
-unsaid!(PoolLimits: RareLimits, OutlierDetection: RareOutlierSettings);
+static_default!(PoolLimits: RareLimits, OutlierDetection: RareOutlierSettings);
 
 /// The defaults without a DestinationRule. Each of the two parts applies as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::duration::{WrittenDuration, at_least_a_millisecond, format_duration};
-use crate::{RareGroup, unsaid};
+use crate::{RareGroup, static_default};
 
 /// A retry policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ pub struct RareRetrySettings {
     pub backoff: Option<Duration>,
 }
 
-unsaid!(RetryRule: RareRetrySettings);
+static_default!(RetryRule: RareRetrySettings);
 
 impl RetryRule {
     /// Returns the policy in Istio's terms.

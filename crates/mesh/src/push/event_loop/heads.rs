@@ -183,8 +183,8 @@ impl MeshHeads {
         // Announce all heads before publishing any, because both share the access policies.
         let to_publish =
             [settled.as_ref().map(|_| &self.outputs), next.as_ref().map(|(.., head)| head)];
-        to_publish.into_iter().flatten().for_each(|head| head.interest.publishes());
-        editions.iter().for_each(|edition| edition.outputs.interest.publishes());
+        to_publish.into_iter().flatten().for_each(|head| head.interest.begin_publishing());
+        editions.iter().for_each(|edition| edition.outputs.interest.begin_publishing());
         let (sender, answers) = mpsc::channel(1);
         let delivery = Delivery::new(since.unwrap_or_else(Instant::now)).awaited_by(&sender);
         let delivery = Arc::new(delivery);
