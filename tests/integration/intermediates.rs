@@ -226,7 +226,7 @@ async fn certificate_of_one_cluster_is_refused_for_nodes_of_another() {
         let refused = first_response(&server, Arc::clone(&easts), first).await;
         let refused = refused.expect_err("the certificate is for east");
         assert_eq!(refused.code(), Code::PermissionDenied, "{type_url}: {refused}");
-        let fact = "claims cluster \"west\", its certificate is for east";
+        let fact = "claims cluster \"west\", but its certificate is from east";
         assert!(refused.message().starts_with("STR0516: node"), "{type_url}: {refused}");
         assert!(refused.message().contains(fact), "{type_url}: {refused}");
     }
@@ -267,10 +267,10 @@ async fn removed_intermediate_cuts_off_only_its_member() {
         shown.push(Shown::to(agent, &server, &setup).await);
     }
     let by = shown.iter().map(Shown::intermediate).collect::<Vec<_>>();
-    assert_eq!(by, [Some(&easts), Some(&wests), None], "the third has the mesh's");
+    assert_eq!(by, [Some(&easts), Some(&wests), None], "the third member uses the mesh's CA");
     for from in &shown {
         for to in &shown {
-            calls(from, to).await.expect("they believe each other by the root");
+            calls(from, to).await.expect("they trust each other because of the root");
         }
     }
     // The control plane trusts them as well.
@@ -328,7 +328,7 @@ async fn removed_intermediate_cuts_off_only_its_member() {
     let foreign = AuthorityPem::generate(std::time::SystemTime::now()).expect("a CA");
     foreign.write(&folders[0]).expect("written");
     let own = own_until(&server, "east", |own| own["problem"]["code"] == "STR0555").await;
-    let message = own["problem"]["message"].as_str().expect("told");
+    let message = own["problem"]["message"].as_str().expect("a message");
     assert!(message.contains(&*folders[0].display().to_string()), "{message}");
     std::fs::remove_dir_all(&folders[0]).expect("removed");
     let again = make(&setup, &folders[0], "east");
