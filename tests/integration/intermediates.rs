@@ -226,7 +226,7 @@ async fn certificate_of_one_cluster_is_refused_for_nodes_of_another() {
         let refused = first_response(&server, Arc::clone(&easts), first).await;
         let refused = refused.expect_err("the certificate is for east");
         assert_eq!(refused.code(), Code::PermissionDenied, "{type_url}: {refused}");
-        let fact = "claims cluster \"west\", its certificate is for east";
+        let fact = "claims cluster \"west\", but its certificate is from east";
         assert!(refused.message().starts_with("STR0516: node"), "{type_url}: {refused}");
         assert!(refused.message().contains(fact), "{type_url}: {refused}");
     }

@@ -177,8 +177,10 @@ pub fn fits_certificate(
 ) -> Result<(), AdmissionRefusal> {
     let own = caller.proven_cluster().map(|own| canonical(context, own));
     let Some(own) = own.filter(|own| own != claimed) else { return Ok(()) };
-    let fact =
-        format!("node {node} claims cluster {:?}, its certificate is for {own}", claimed.as_str());
+    let fact = format!(
+        "node {node} claims cluster {:?}, but its certificate is from {own}",
+        claimed.as_str()
+    );
     Err(AdmissionRefusal { code: &codes::CLAIM_OTHER_CLUSTER, fact })
 }
 
