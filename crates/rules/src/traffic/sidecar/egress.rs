@@ -8,8 +8,10 @@ use serde::Deserialize;
 
 use crate::traffic::hosts::HostPattern;
 use crate::traffic::kind::KindSettings;
+use crate::traffic::object::Reason;
+use strait_base::codes;
 use strait_model::mesh_config::OutboundTrafficPolicy;
-use strait_model::{Hostname, Namespace};
+use strait_model::{Hostname, Namespace, Protocol};
 
 /// Where services are reached, in place of their own addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,20 @@ pub(super) struct RawListenerPort {
     pub(super) number: u32,
     pub(super) name: String,
     pub(super) protocol: String,
+}
+
+impl RawListenerPort {
+    /// Reports a protocol that does not exist. The protocol is detected then, as if none were declared.
+    pub(super) fn note_unknown_protocol(&self, path: &str, reasons: &mut Vec<Reason>) {
+        let text = &*self.protocol;
+        let is_proxy = text.eq_ignore_ascii_case("HTTP_PROXY");
+        if text.is_empty() || is_proxy || Protocol::is_known(text) {
+            return;
+        }
+        let path = format!("{path}.port.protocol");
+        let text = format!("{text:?} is no protocol; the protocol of the port is detected");
+        reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+    }
 }
 
 #[derive(Deserialize, Default)]
