@@ -5,6 +5,7 @@
 //! that is not there is an error where a request is looked at, and that request isn't written. This is stricter than
 //! Envoys where the language is rarely used: comments, names in backticks and messages are refused.
 
+mod attributes;
 mod tokens;
 
 use self::tokens::{CelToken, tokens};
@@ -82,6 +83,11 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         None => Ok(()),
         Some(token) => Err(format!("goes on with {token} where it could end")),
     }
+}
+
+/// Returns the first name in a valid expression that is no attribute of an Envoy, such as a misspelt one.
+pub(super) fn unknown_attribute(text: &str) -> Option<String> {
+    attributes::unknown(&tokens(text).ok()?)
 }
 
 fn too_deep() -> String {

@@ -128,6 +128,19 @@ fn what_is_not_followed_is_told_and_a_bad_filter_costs_its_entry_alone() {
 }
 
 #[test]
+fn misspelt_attribute_of_a_filter_is_reported() {
+    let told = |expression: &str| {
+        let spec = json!({"accessLogging": [{"filter": {"expression": expression}}]});
+        let (object, reasons) = read("shop", "t", spec);
+        assert_eq!(object.logging.len(), 1, "Envoy accepts the expression");
+        reasons.into_iter().map(|one| (one.code, one.text)).collect::<Vec<_>>()
+    };
+    assert_eq!(told("response.code >= 400"), []);
+    let text = "response.kode is not an attribute of Envoy: requests for which the expression needs its value are not logged";
+    assert_eq!(told("response.kode >= 400"), [(&codes::TRAFFIC_UNSUPPORTED, text.to_owned())]);
+}
+
+#[test]
 fn the_nearest_level_says_what_is_traced_field_by_field() {
     let mesh = |text: &str| MeshConfig::parse(text, &Defaults::default()).expect("a mesh config");
     let traced = |text: &str, objects: &[(&str, Value)], end| {
