@@ -1,4 +1,4 @@
-//! 1066 to 1068, and 1083: Ingresses of Kubernetes.
+//! 1057, 1066 to 1068, and 1083: Ingresses of Kubernetes.
 
 use super::code::Code;
 
@@ -17,6 +17,13 @@ ingressControllerMode: DEFAULT. With OFF none is.";
 Each host, path, backend and entry of tls is read by itself: what can't be followed costs itself, and the
 others hold. Requests to a backend that can't be used are answered 500. An entry of tls needs a
 secretName, of a Secret in the namespace of the routers.";
+
+    /// Ingress: spec.rules.host with a wildcard.
+    INGRESS_WILDCARD = "STR1057", "a wildcard host of an Ingress matches more names than Kubernetes documents",
+        "Name the hosts, if names with several labels in place of the star must not be served.", "\
+Kubernetes documents that the star in the host of an Ingress stands for one label: *.example.com is
+a.example.com and not a.b.example.com. Envoy's wildcards stand for one label or more, and as in Istio such
+a request is served by the rules of the wildcard, unless another host is more specific.";
 
     /// Ingress: two objects, one path.
     INGRESS_PATH_TAKEN = "STR1068", "another Ingress has the same path of the same host",
