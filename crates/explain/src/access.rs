@@ -310,6 +310,7 @@ pub(super) fn policy_states(
         let state = match report.state {
             PolicyState::Partly => ObjectStanding::Partly,
             PolicyState::Refused => ObjectStanding::Refused,
+            PolicyState::InForce if has_no_rules(context, name) => ObjectStanding::Unused,
             PolicyState::InForce if older(context, name).is_some() => ObjectStanding::Shadowed,
             PolicyState::InForce if selects_in_root(context, name) => ObjectStanding::Unused,
             PolicyState::InForce if loss == PeerLoss::All => ObjectStanding::Shadowed,
@@ -323,6 +324,10 @@ pub(super) fn policy_states(
         let told = told.map(|fault| ConfigReason::new(fault.code, &*fault.path, &*fault.text));
         let found = warnings(context, name)
             .into_iter()
+            .chain(has_no_rules(context, name).then(|| {
+                let text = "it has no rule: no token is verified because of it".to_owned();
+                (&codes::OBJECT_NO_EFFECT, "spec.jwtRules".to_owned(), text)
+            }))
             .chain(of_peer)
             .chain(on_libraries(context, name, proxies))
             .chain(of_provider(context, name, proxies))
@@ -344,6 +349,12 @@ pub(super) fn policy_states(
         (name.key(), state)
     });
     states.collect()
+}
+
+/// Whether a RequestAuthentication has no rule, so that it has no effect.
+fn has_no_rules(context: &PushContext, name: &PolicyName) -> bool {
+    let policy = context.access.request(&name.object);
+    name.kind == PolicyKind::Request && policy.is_some_and(|policy| policy.rules.is_empty())
 }
 
 /// What a policy comes to at ports that carry no requests.

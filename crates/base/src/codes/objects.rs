@@ -1,8 +1,15 @@
-//! 104x, 1050 to 1056, 1070, 1071, 1078 to 1080, 1084 and 109x: what an object of the traffic configuration comes to among all others.
+//! 104x, 1050 to 1056, 1059, 1070, 1071, 1078 to 1080, 1084 and 109x: what an object of the traffic configuration comes to among all others.
 
 use super::code::Code;
 
 codes! {
+    /// An object of which each part has no effect.
+    OBJECT_NO_EFFECT = "STR1059", "no part of an object has an effect",
+        "Correct the parts that the other reasons name, or remove the object.", "\
+Every part of the object has no effect, for the reasons that are given next to this one, or it has no part
+at all: a VirtualService without a rule that can apply, a Gateway without a server, a Telemetry that
+configures nothing. The state of the object is unused.";
+
     /// A kind that nobody reads.
     KIND_UNREAD = "STR1040", "objects of this kind are kept, and hold for nobody",
         "Remove it if you don't need it; docs/guide/migrate-from-istio.md says what is there instead.", "\

@@ -301,6 +301,12 @@ impl AccessPolicies {
         let held = self.namespaces.get(&name.namespace)?;
         held.authorizations.iter().find(|policy| policy.name == *name)
     }
+
+    /// The RequestAuthentication of this name.
+    pub fn request(&self, name: &WorkloadKey) -> Option<&Arc<RequestAuthentication>> {
+        let held = self.namespaces.get(&name.namespace)?;
+        held.requests.iter().find(|policy| policy.name == *name)
+    }
 }
 
 pub(super) fn differing<'a, K: Ord + Clone, V: PartialEq>(
