@@ -10,6 +10,7 @@ mod destinations;
 mod effect;
 mod entries;
 mod entry_owners;
+mod foreign;
 mod gateways;
 mod ingresses;
 mod libraries;

@@ -1,4 +1,4 @@
-//! 1110 and 1111: what objects of one namespace mean for proxies of other namespaces.
+//! 1110 to 1113: what objects of one namespace mean for proxies of other namespaces.
 
 use super::code::Code;
 
@@ -20,4 +20,22 @@ A VirtualService, DestinationRule or ServiceEntry without exportTo applies to pr
 Istio. If the namespaces of a mesh belong to several teams, each of them can change the traffic of all others
 this way. With traffic.defaultVisibility: namespace in the policy file such an object applies to its own
 namespace only, and exportTo exports it. Services stay visible to the mesh.";
+
+    /// A host of another namespace.
+    FOREIGN_HOST = "STR1112", "an object takes traffic of services of another namespace",
+        "Move the object to the namespace of the service, or set traffic.foreignHosts of the policy file.", "\
+An exported VirtualService applies to the requests of all namespaces that see it, also to requests for
+services of other namespaces, and an older ServiceEntry has its hosts and addresses also for namespaces with
+an entry of their own, as in Istio. The text names the namespaces whose traffic the object takes. With
+traffic.foreignHosts: deny in the policy file a VirtualService applies to services of other namespaces at
+proxies of its own namespace only; with allow nothing is reported. Objects of the root namespace are the
+operator's and are not reported.";
+
+    /// check: networks.
+    FOREIGN_GATEWAY = "STR1113", "an object outside of the system namespace is a network's gateway",
+        "List the namespaces of gateways in the policy file (gatewayNamespaces).", "\
+A Service or a Gateway with the label topology.istio.io/network is a gateway of that network, in whichever
+namespace it is, and the traffic from all other networks goes through it. If the namespaces of a cluster belong
+to several teams, each of them can claim that traffic. With gatewayNamespaces in the policy file, labels in
+other namespaces have no effect.";
 }

@@ -4,6 +4,7 @@
 //! a source sent, so that a shard that ends leaves no trace. The order is total and documented: the
 //! config cluster first, then by provider, age and ID of the cluster, whatever was heard first.
 
+mod assign;
 mod claims;
 mod elsewhere;
 mod merge;
@@ -12,6 +13,7 @@ mod shards;
 #[cfg(test)]
 mod tests;
 
+pub use assign::{AssignNetwork, AssignedEndpoints, Bar};
 pub use claims::{AddressClaims, SameAddresses};
-pub use merge::{AssignNetwork, AssignedEndpoints, Bar, Conflict, MergedService, ShardEndpoints};
+pub use merge::{Conflict, MergedService, ShardEndpoints};
 pub use shards::{Aggregate, AggregateChanges};

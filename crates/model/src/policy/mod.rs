@@ -25,7 +25,7 @@ pub use self::preference::{Preference, Rank, Tier};
 pub use self::rollout::{RolloutLimits, RolloutPlan};
 pub use self::rules::{MassWithdrawal, ReadBudget, WhenDark};
 use self::rules::{OwnedNames, Rules};
-pub use self::traffic::{DefaultVisibility, ForeignBytes, TrafficLimits};
+pub use self::traffic::{DefaultVisibility, ForeignBytes, ForeignHostsMode, TrafficLimits};
 use crate::{ClusterId, Mode, NetworkId};
 use strait_base::address::special;
 
@@ -46,6 +46,8 @@ pub struct Policy {
     traffic_from: BTreeSet<ClusterId>,
     /// Limits on traffic objects for proxies of other namespaces.
     traffic: TrafficLimits,
+    /// The namespaces whose objects may be gateways of networks; `None` for all.
+    gateway_namespaces: Option<BTreeSet<String>>,
 }
 
 /// Why something is not taken: the rule, by its place in the file, and the fact.
@@ -250,6 +252,26 @@ impl Policy {
     /// The limits on traffic objects for proxies of other namespaces.
     pub fn traffic(&self) -> TrafficLimits {
         self.traffic
+    }
+
+    /// The namespaces whose objects may be gateways of networks; `None` for all.
+    pub fn gateway_namespaces(&self) -> Option<&BTreeSet<String>> {
+        self.gateway_namespaces.as_ref()
+    }
+
+    /// Whether an object of a namespace may be the gateway of a network.
+    ///
+    /// # Errors
+    /// The rule that forbids it.
+    pub fn may_be_gateway(&self, namespace: &str) -> Result<(), PolicyRefusal> {
+        match &self.gateway_namespaces {
+            Some(namespaces) if !namespaces.contains("*") && !namespaces.contains(namespace) => {
+                let named: Vec<_> = namespaces.iter().map(String::as_str).collect();
+                let fact = format!("gateways may be in {}, not in {namespace}", listed(&named));
+                Err(PolicyRefusal { rule: "gatewayNamespaces".into(), fact })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Every cluster that the file names, with the place that names it.

@@ -6,6 +6,7 @@ use super::addresses::AddressRequest;
 use super::convert::{EndpointDiscovery, EntryPort, Fault, ServiceEntry};
 use strait_model::{
     Definition, Distribution, Endpoint, Endpoints, Hostname, Labels, Resolution, Service,
+    WorkloadKey,
 };
 
 /// A definition of a host, without the addresses that it is given.
@@ -81,6 +82,11 @@ impl<'a> Host<'a> {
             selects: selects.collect(),
             service,
         }
+    }
+
+    /// The name of the entry that has the host.
+    pub(super) fn first_name(&self) -> &'a WorkloadKey {
+        &self.first.name
     }
 
     /// Whether a later entry can join, and with which ports. A port of a number that the host has takes its name; a name that

@@ -5,7 +5,10 @@
 //! its decision.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use super::foreign::ForeignHosts;
+use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use strait_model::Namespace;
 
@@ -20,12 +23,35 @@ pub struct Withheld {
     pub over_total: BTreeMap<Namespace, usize>,
     /// The youngest objects of namespaces whose objects add too much even to their own proxies: they apply to no proxy.
     pub objects: BTreeMap<ObjectMeta, usize>,
+    /// If objects may not apply to hosts of other namespaces: the namespaces of hosts.
+    pub foreign_hosts: Option<Arc<ForeignHosts>>,
 }
 
 impl Withheld {
     /// Whether nothing is.
     pub fn is_empty(&self) -> bool {
-        self.over_namespace.is_empty() && self.over_total.is_empty() && self.objects.is_empty()
+        self.over_namespace.is_empty()
+            && self.over_total.is_empty()
+            && self.objects.is_empty()
+            && self.foreign_hosts.is_none()
+    }
+
+    /// The namespace that a host belongs to for clients of a namespace; `None` if objects of any namespace may apply to it.
+    pub fn owner_of(&self, host: &HostPattern, client: &Namespace) -> Option<Namespace> {
+        self.foreign_hosts.as_ref()?.owner_of(host, client)
+    }
+
+    /// Whether objects of `namespace` do not apply to a host of the namespace `owner`, at proxies of the namespace `client`.
+    pub fn is_of_foreign_host(
+        &self,
+        namespace: &Namespace,
+        owner: Option<&Namespace>,
+        client: &Namespace,
+    ) -> bool {
+        let Some(foreign) = &self.foreign_hosts else { return false };
+        namespace != client
+            && owner.is_some_and(|owner| owner != namespace)
+            && namespace.as_str() != &*foreign.root_namespace
     }
 
     /// Whether an object is withheld from all proxies of a namespace.
@@ -42,7 +68,10 @@ impl Withheld {
 
     /// Whether proxies of a namespace see its objects and proxies of other namespaces don't.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        self.over_namespace.contains_key(namespace) || self.over_total.contains_key(namespace)
+        let is_of_foreign = |foreign: &Arc<ForeignHosts>| foreign.namespaces.contains(namespace);
+        self.over_namespace.contains_key(namespace)
+            || self.over_total.contains_key(namespace)
+            || self.foreign_hosts.as_ref().is_some_and(is_of_foreign)
     }
 
     /// The namespaces with objects that are withheld in one of the two versions only.
@@ -58,6 +87,11 @@ impl Withheld {
             }
             let objects = one.objects.keys().filter(|meta| !other.objects.contains_key(*meta));
             differing.extend(objects.map(|meta| meta.namespace.clone()));
+            let [own, theirs] = [one, other].map(|one| one.foreign_hosts.as_ref());
+            let own = own.into_iter().flat_map(|foreign| &foreign.namespaces);
+            let is_in =
+                |name: &&Namespace| theirs.is_some_and(|all| all.namespaces.contains(*name));
+            differing.extend(own.filter(|name| !is_in(name)).cloned());
         }
         differing
     }

@@ -380,12 +380,12 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
         .collect()
 }
 
-/// What says in vain that `cluster`, or something in it, is in another network than its Secret fixes.
+/// The claims of a cluster to networks that have no effect, because of its Secret or of the policy.
 pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<IgnoredClaim> {
-    let Some(fixed) = context.clusters.fixed_network(cluster) else { return Vec::new() };
     let all = context.networks.ignored_claims().iter();
     let mut claims: Vec<_> =
         all.filter(|(of, _)| of == cluster).map(|(_, claim)| claim.clone()).collect();
+    let Some(fixed) = context.clusters.fixed_network(cluster) else { return claims };
     let mut count = |what: &str, networks: &mut dyn Iterator<Item = &NetworkId>| {
         let mut counts: BTreeMap<&NetworkId, usize> = BTreeMap::new();
         for network in networks.filter(|network| *network != fixed) {
