@@ -182,8 +182,9 @@ fn denied(state: &Value) -> Option<Value> {
     let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
     (kind == "VirtualService").then(|| {
         json!({
-            "cluster": text(&state["cluster"]), "what": format!("{kind} {namespace}/{name}"),
-            "code": codes::FOREIGN_HOST.id, "rule": "traffic.foreignHosts", "fact": text(&reason["text"]),
+            "cluster": state["cluster"].as_str().unwrap_or_default(),
+            "what": format!("{kind} {namespace}/{name}"), "code": codes::FOREIGN_HOST.id,
+            "rule": "traffic.foreignHosts", "fact": text(&reason["text"]),
         })
     })
 }
@@ -199,7 +200,7 @@ fn refused_gateways(policy: &Policy, networks: &Value) -> Vec<Value> {
                 continue;
             };
             if let Err(refused) = policy.may_be_gateway(namespace) {
-                let cluster = text(&gateway["cluster"]);
+                let cluster = gateway["cluster"].as_str().unwrap_or_default().to_owned();
                 let row = line(&cluster, source.clone(), &codes::FOREIGN_GATEWAY, &refused);
                 found.insert((cluster, source), row);
             }

@@ -39,7 +39,8 @@ pub(super) fn foreign_gateways(policy: &Value, networks: &Value) -> Vec<Value> {
             let object = ["service ", "gateway "].iter().find_map(|kind| source.strip_prefix(kind));
             let namespace = object.and_then(|object| object.split_once('/')).map(|(name, _)| name);
             if namespace.is_some_and(|name| policy["rootNamespace"] != name) {
-                claims.insert((text(&network["network"]), text(&gateway["cluster"]), source));
+                let cluster = gateway["cluster"].as_str().unwrap_or_default().to_owned();
+                claims.insert((text(&network["network"]), cluster, source));
             }
         }
     }
